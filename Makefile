@@ -1,0 +1,29 @@
+# `make run` and `make test` need Python 3.11 (or 3.10) and a package registry, nothing else: each makes .venv when
+# it is missing or when the pins changed. A second call installs nothing.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.10 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test lint bench
+
+run: $(READY)
+	$(BIN)/python run_recbole_diffgrm.py $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# One training epoch against stock RecBole, and memory at 10 M interactions. DATA is a folder with Amazon_Beauty in it.
+DATA ?= dataset
+bench: $(READY)
+	$(BIN)/python benchmarks/epoch.py --data_path $(DATA)
+	$(BIN)/python benchmarks/memory.py
+
+$(READY): constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[dev]"
+	touch $@
