@@ -1,0 +1,98 @@
+"""RecBole 1.2.1 on today's libraries: the one place that knows its rough edges.
+
+Import RecBole's parts through this module. What is smoothed elsewhere and why: the command line and `eval`
+(config.config), checkpoints that pickle the whole Config (training.checkpoint), rounded metrics (evaluation.metrics).
+"""
+
+import ctypes
+import importlib
+import importlib.util
+import sys
+import warnings
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+# RecBole still says np.float and friends; its Config sets these names, but its metrics are used without one as well.
+for _name, _type in {
+    "float": np.float64,
+    "int": np.int64,
+    "long": np.int64,
+    "bool": np.bool_,
+    "object": object,
+}.items():
+    if _name not in np.__dict__:
+        setattr(np, _name, _type)
+
+warnings.filterwarnings("ignore", category=FutureWarning, module=r"recbole\..*")
+warnings.filterwarnings("ignore", message=r".*pkg_resources is deprecated.*")
+
+# Sequential models of RecBole that read more than .inter and .item, or the padded interaction table itself.
+NEEDS_OTHER_DATA = {
+    "DIN": "user and item features joined into every sample",
+    "DIEN": "user and item features joined into every sample",
+    "GRU4RecKG": "pretrained entity vectors",
+    "KSR": "a knowledge graph",
+    "FEARec": "RecBole's padded copies of all prefixes",
+}
+
+# RecBole models whose scores do not change when right padding is trimmed off (tested). Ours say so themselves, with an
+# attribute `variable_length = True`. All others are given histories padded to MAX_ITEM_LIST_LENGTH.
+VARIABLE_LENGTH = {"SASRec", "GRU4Rec", "FDSA", "S3Rec"}
+
+
+def recbole_dir() -> Path:
+    """The installed RecBole, found without importing it (importing takes seconds)."""
+    spec = importlib.util.find_spec("recbole")
+    return Path(spec.origin).parent
+
+
+@cache
+def model_names() -> list[str]:
+    """Sequential models that can be run, as RecBole spells them."""
+    root = recbole_dir()
+    modules = {path.stem for path in (root / "model" / "sequential_recommender").glob("*.py")}
+    named = (path.stem for path in (root / "properties" / "model").glob("*.yaml"))
+    return sorted(name for name in named if name.lower() in modules and name not in NEEDS_OTHER_DATA)
+
+
+def other_model_names() -> set[str]:
+    """Models of RecBole that this project does not run (no sequential recommenders, or with other data)."""
+    return {path.stem for path in (recbole_dir() / "properties" / "model").glob("*.yaml")} - set(model_names())
+
+
+def model_class(name: str):
+    import torch
+
+    module = importlib.import_module(f"recbole.model.sequential_recommender.{name.lower()}")
+    # Importing RecBole's models switches on autograd's anomaly detection for the whole process (sine.py): every
+    # backward pass then looks for NaN in every gradient.
+    torch.autograd.set_detect_anomaly(False)
+    # RecBole writes GELU out as five operations, each a pass over the largest tensor of a layer.
+    importlib.import_module("recbole.model.layers").FeedForward.gelu = lambda self, x: torch.nn.functional.gelu(x)
+    found = getattr(module, name)
+    if name == "S3Rec":
+        # RecBole multiplies the attribute table with each position apart: gigabytes for a batch. The same product:
+        found._associated_attribute_prediction = lambda self, states, table: (
+            self.aap_norm(states).flatten(0, 1) @ table.T
+        )
+        found._masked_attribute_prediction = lambda self, x, table: self.map_norm(x).flatten(0, 1) @ table.T
+    return found
+
+
+def takes_variable_length(model: type) -> bool:
+    return getattr(model, "variable_length", model.__name__ in VARIABLE_LENGTH)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep large freed blocks instead of giving them back and faulting them in again at the next step.
+
+    Worth a fifth of a training step of SASRec on 2 cores. Does nothing where the C library is another.
+    """
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:
+            m_trim_threshold, m_mmap_max = -1, -4
+            mallopt(m_mmap_max, 0)
+            mallopt(m_trim_threshold, 2**31 - 1)

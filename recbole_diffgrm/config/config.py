@@ -1,0 +1,202 @@
+"""The configuration of one run: layers merged and checked, then handed to RecBole as its Config."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from recbole_diffgrm import compat
+from recbole_diffgrm.config import layers, schema
+from recbole_diffgrm.config.valid_metric import parse_valid_metric
+from recbole_diffgrm.errors import UserError
+
+from recbole.config import Config as RecBoleConfig  # isort: skip
+from recbole.evaluator import metric_types  # isort: skip
+from recbole.evaluator.register import metric_information, metrics_dict  # isort: skip
+from recbole.utils import EvaluatorType  # isort: skip
+
+COMMAND_LINE = "command line"
+
+# Settings that change where and how loudly a run works, not what comes out of it: not part of its identity.
+WITHOUT_INFLUENCE = {
+    "data_path",
+    "amazon_url",
+    "output_dir",
+    "checkpoint_seconds",
+    "save_topk",
+    "show_progress",
+    "state",
+    "gpu_id",
+}
+
+# What evaluation collects (evaluation.evaluate); a metric that needs more than this cannot be computed.
+COLLECTED = {"rec.topk", "rec.items", "data.num_items", "data.count_items"}
+
+
+class Config(RecBoleConfig):
+    """RecBole's Config, filled with values that are merged and checked already.
+
+    RecBole would read sys.argv, evaluate strings as Python and let its own files beat the data set's. Not here.
+    """
+
+    def __init__(self, model: str, dataset: str, values: dict[str, Any]):
+        self.values = values  # plain data: what the user would have to write to get this run
+        super().__init__(model=compat.model_class(model), dataset=dataset)
+        self["device_name"] = str(self["device"])
+
+    def _build_yaml_loader(self):
+        return layers.Loader
+
+    def _load_config_files(self, file_list):
+        return {}
+
+    def _load_variable_config_dict(self, config_dict):
+        return {}
+
+    def _load_cmd_line(self):
+        return {}
+
+    def _load_internal_config_dict(self, model, model_class, dataset):
+        self.internal_config_dict = copy.deepcopy(self.values)
+        self.internal_config_dict["MODEL_TYPE"] = model_class.type
+
+    def _set_default_parameters(self):
+        # RecBole refuses `repeatable: False` for sequential models because it cannot mask histories; this project can.
+        repeatable = self.final_config_dict["repeatable"]
+        self.final_config_dict["repeatable"] = True
+        super()._set_default_parameters()
+        self.final_config_dict["repeatable"] = repeatable
+        self.final_config_dict["data_path"] = str(dataset_dir(self.values["data_path"], self.dataset))
+        self.final_config_dict["metric_decimal_place"] = 20  # RecBole rounds; never before a comparison of scores
+
+    @property
+    def valid_metric_terms(self):
+        return parse_valid_metric(self["valid_metric"], metric_names(self.values))
+
+    def identity(self, data_fingerprint: str) -> str:
+        """Short hash of everything that decides the outcome of the run."""
+        from recbole_diffgrm import __version__
+
+        decisive = {key: value for key, value in self.values.items() if key not in WITHOUT_INFLUENCE}
+        content = [self.model, self.dataset, data_fingerprint, __version__, decisive]
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def build_config(
+    model: str,
+    dataset: str,
+    config_files: Sequence[str | Path] = (),
+    overrides: dict[str, Any] | None = None,
+    compared_with: Sequence[str] = (),
+) -> Config:
+    """Merge and check the layers. In a comparison a key counts as read when one of the compared models reads it."""
+    check_model_name(model)
+    if not isinstance(dataset, str) or not dataset or Path(dataset).name != dataset:
+        raise UserError(f"dataset must be the name of a folder below data_path, not {dataset!r}")
+    user_layers = [(str(path), layers.read_yaml(find_config_file(path))) for path in config_files]
+    user_layers.append((COMMAND_LINE, dict(overrides or {})))
+    for source, layer in user_layers:
+        for name in layer.get("models") or {}:
+            check_model_name(name, source)
+
+    defaults = layers.recbole_defaults(model)
+    known = known_keys(model)
+    known_to_any = known.union(*(known_keys(other) for other in compared_with))
+    values, origin = layers.merge(model, layers.project_layers(model, dataset) + user_layers)
+    for key in list(values):
+        schema.check_known(key, known_to_any, origin[key])
+        if key not in known:  # another model of the comparison reads it
+            del values[key]
+            continue
+        values[key] = _normalise(key, values[key])
+        schema.check_value(key, values[key], defaults.get(key), origin[key])
+    values = {**defaults, **values}
+    _complete(values)
+    _check_together(values)
+    return Config(model, dataset, values)
+
+
+def check_model_name(model: Any, source: str = COMMAND_LINE) -> None:
+    names = compat.model_names()
+    if model in names:
+        return
+    if model in compat.NEEDS_OTHER_DATA:
+        raise UserError(f"{source}: {model} needs {compat.NEEDS_OTHER_DATA[model]}, which this project does not load")
+    if model in compat.other_model_names():
+        raise UserError(f"{source}: {model} is not a sequential recommender; those are {', '.join(names)}")
+    raise UserError(f"{source}: there is no model {model!r}.{schema.nearest(str(model), names)}")
+
+
+def known_keys(model: str) -> set[str]:
+    own = [layers.properties_dir() / "overall.yaml", layers.properties_dir() / "model" / f"{model}.yaml"]
+    from_files = {key for path in own if path.exists() for key in layers.read_yaml(path)} - {"models"}
+    return set(layers.recbole_defaults(model)) | from_files
+
+
+def find_config_file(path: str | Path) -> Path:
+    """As given or, for the files that come with the project (preset/cpu.yaml), below properties/."""
+    given = Path(path)
+    shipped = layers.properties_dir() / given
+    return shipped if not given.exists() and shipped.exists() else given
+
+
+def dataset_dir(data_path: str, dataset: str) -> Path:
+    folder = Path(data_path) / dataset
+    if dataset == "ml-100k" and not (folder / f"{dataset}.inter").exists():
+        return compat.recbole_dir() / "dataset_example" / dataset
+    return folder
+
+
+def metric_names(values: dict[str, Any]) -> list[str]:
+    return [f"{metric}@{k}" for metric in values["metrics"] for k in values["topk"]]
+
+
+def _normalise(key: str, value: Any) -> Any:
+    if key in ("metrics", "topk") and value is not None and not isinstance(value, list):
+        return [value]
+    if key == "learner" and isinstance(value, str):
+        return value.lower()
+    if key == "state" and isinstance(value, str):
+        return value.upper()
+    return value
+
+
+def _complete(values: dict[str, Any]) -> None:
+    """Fill in what follows from other settings."""
+    overall = layers.read_yaml(layers.properties_dir() / "overall.yaml")
+    values["eval_args"] = {**overall["eval_args"], **values["eval_args"]}
+    if isinstance(values["clip_grad_norm"], dict):
+        values["clip_grad_norm"] = values["clip_grad_norm"]["max_norm"]
+    if values.get("loss_type") == "BPR" and values["train_neg_sample_args"] is None:
+        values["train_neg_sample_args"] = {"distribution": "uniform", "sample_num": 1}
+
+
+def _check_together(values: dict[str, Any]) -> None:
+    eval_args = values["eval_args"]
+    if set(eval_args) - {"split", "group_by", "order", "mode"}:
+        raise UserError(f"eval_args: knows split, group_by, order and mode, not {', '.join(eval_args)}")
+    split = eval_args["split"]
+    if not isinstance(split, dict) or split.get("LS") not in ("valid_and_test", "valid_only", "test_only"):
+        raise UserError(f"eval_args: split must be {{LS: valid_and_test | valid_only | test_only}}, not {split!r}")
+    for key, only in {"group_by": "user", "order": "TO", "mode": "full"}.items():
+        if eval_args[key] != only:
+            raise UserError(f"eval_args: {key} must be {only} for sequential models, not {eval_args[key]!r}")
+
+    usable = [
+        metrics_dict[name].__name__
+        for name in metrics_dict
+        if metric_types[name] == EvaluatorType.RANKING and set(metric_information[name]) <= COLLECTED
+    ]
+    for metric in values["metrics"]:
+        if metric.lower() not in map(str.lower, usable):
+            raise UserError(
+                f"metrics: {metric} is not available.{schema.nearest(metric, usable)} ({', '.join(usable)})"
+            )
+    parse_valid_metric(values["valid_metric"], metric_names(values))
+
+    if values.get("loss_type") == "CE" and values["train_neg_sample_args"] is not None:
+        raise UserError("train_neg_sample_args: loss_type CE uses no negative items; set it to ~ or use loss_type BPR")
+    if values.get("n_heads") and values["hidden_size"] % values["n_heads"]:
+        raise UserError(f"hidden_size ({values['hidden_size']}) must be a multiple of n_heads ({values['n_heads']})")
