@@ -1,0 +1,1 @@
+"""From files to batches: atomic files, downloads, flat sequences, prefix samples."""

@@ -1,0 +1,210 @@
+"""Amazon Reviews 2014: 5-core reviews and metadata of a category, converted to atomic files."""
+
+import ast
+import gzip
+import html
+import json
+import logging
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from recbole_diffgrm.config.schema import nearest
+from recbole_diffgrm.data.atomic import write_atomic_file
+from recbole_diffgrm.data.download import Unreachable, download
+from recbole_diffgrm.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "Amazon_"
+
+CATEGORIES = (
+    "Amazon_Instant_Video",
+    "Apps_for_Android",
+    "Automotive",
+    "Baby",
+    "Beauty",
+    "Books",
+    "CDs_and_Vinyl",
+    "Cell_Phones_and_Accessories",
+    "Clothing_Shoes_and_Jewelry",
+    "Digital_Music",
+    "Electronics",
+    "Grocery_and_Gourmet_Food",
+    "Health_and_Personal_Care",
+    "Home_and_Kitchen",
+    "Kindle_Store",
+    "Movies_and_TV",
+    "Musical_Instruments",
+    "Office_Products",
+    "Patio_Lawn_and_Garden",
+    "Pet_Supplies",
+    "Sports_and_Outdoors",
+    "Tools_and_Home_Improvement",
+    "Toys_and_Games",
+    "Video_Games",
+)
+
+INTER_HEADER = {"user_id": "token", "item_id": "token", "rating": "float", "timestamp": "float"}
+ITEM_HEADER = {
+    "item_id": "token",
+    "title": "token",
+    "price": "float",
+    "brand": "token",
+    "categories": "token_seq",
+    "description": "token",
+}
+CATEGORY_SEPARATOR = "|"
+
+_ASIN = re.compile(r"""['"]asin['"]\s*:\s*['"]([^'"]+)['"]""")
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What was read and what could not be."""
+
+    interactions: int
+    items: int
+    broken_reviews: int
+    broken_metadata: int
+    items_without_metadata: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.interactions:,} interactions, {self.items:,} items "
+            f"({self.items_without_metadata:,} without metadata); skipped as broken: "
+            f"{self.broken_reviews:,} reviews, {self.broken_metadata:,} metadata lines"
+        )
+
+
+def archive_names(dataset: str) -> tuple[str, str]:
+    category = dataset.removeprefix(PREFIX)
+    if category not in CATEGORIES:
+        hint = nearest(category, CATEGORIES).replace("mean ", f"mean {PREFIX}")
+        raise UserError(f"{dataset} is not a category of the Amazon 2014 release.{hint} ({', '.join(CATEGORIES)})")
+    return f"reviews_{category}_5.json.gz", f"meta_{category}.json.gz"
+
+
+def fetch(dataset: str, folder: Path, url: str) -> Conversion:
+    """Download a category and convert it into `folder`."""
+    names = archive_names(dataset)
+    try:
+        archives = [download(f"{url.rstrip('/')}/{name}", folder / name) for name in names]
+    except Unreachable as error:
+        raise UserError(
+            f"{error} cannot be reached, and {folder} has no {dataset}.inter. Two ways out: get {names[0]} and "
+            f"{names[1]} by hand and run `python -m recbole_diffgrm.data --dataset={dataset} --reviews=FILE "
+            f"--meta=FILE --data_path={folder.parent}`; or set --data_path to a folder that has {dataset}/"
+        ) from None
+    conversion = convert(dataset, *archives, folder)
+    for archive in archives:
+        archive.unlink()
+    return conversion
+
+
+def convert(dataset: str, reviews: Path, metadata: Path, folder: Path) -> Conversion:
+    """Write <dataset>.inter and <dataset>.item. The .inter comes last: where it is, all is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    interactions: list[tuple[str, str, str, str]] = []
+    broken_reviews = 0
+    for line in _lines(reviews):
+        row = _interaction(line)
+        if row is None:
+            broken_reviews += 1
+        else:
+            interactions.append(row)
+    if not interactions:
+        raise UserError(f"{reviews} holds no review that can be read ({broken_reviews:,} broken lines)")
+
+    wanted = dict.fromkeys(item for _, item, _, _ in interactions)  # in order of appearance
+    found: dict[str, list[str]] = {}
+    broken_metadata = 0
+    for line in _lines(metadata):
+        asin = _ASIN.search(line)
+        if asin and asin[1] not in wanted:
+            continue  # most of the file: 5-core keeps a small part of the products
+        row = _item(line)
+        if row is None:
+            broken_metadata += 1
+        elif row[0] in wanted:
+            found.setdefault(row[0], row)
+
+    items = (found.get(item) or [item] + [""] * (len(ITEM_HEADER) - 1) for item in wanted)
+    write_atomic_file(folder / f"{dataset}.item", ITEM_HEADER, items)
+    write_atomic_file(folder / f"{dataset}.inter", INTER_HEADER, interactions)
+    conversion = Conversion(len(interactions), len(wanted), broken_reviews, broken_metadata, len(wanted) - len(found))
+    logger.info(f"{dataset}: {conversion}")
+    return conversion
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Lines of a gzip archive, or of a plain file that was unpacked by hand, with a progress bar over its bytes."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
+    with (
+        path.open("rb") as raw,
+        tqdm(total=path.stat().st_size, desc=f"read {path.name}", unit="B", unit_scale=True, disable=None) as bar,
+    ):
+        file = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+        try:
+            for number, line in enumerate(file):
+                if number % 1000 == 0:
+                    bar.update(raw.tell() - bar.n)
+                text = line.decode("utf-8", errors="replace").strip()
+                if text:
+                    yield text
+            bar.update(raw.tell() - bar.n)
+        except (EOFError, OSError, zlib.error) as error:
+            raise UserError(f"{path} is damaged ({error}): delete it and get it again") from None
+
+
+def _interaction(line: str) -> tuple[str, str, str, str] | None:
+    try:
+        review = json.loads(line)
+        row = (
+            review["reviewerID"],
+            review["asin"],
+            f"{float(review['overall']):g}",
+            str(int(review["unixReviewTime"])),
+        )
+        return row if row[0] and row[1] and all(isinstance(field, str) for field in row) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _item(line: str) -> list[str] | None:
+    """Metadata lines are Python literals ('...' and \\'), not JSON: literal_eval reads them and runs nothing."""
+    try:
+        product = ast.literal_eval(line)
+        if not isinstance(product, dict) or not isinstance(product["asin"], str):
+            return None
+    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
+        return None
+    price = product.get("price")
+    return [
+        product["asin"],
+        _text(product.get("title")),
+        f"{price:g}" if isinstance(price, int | float) and not isinstance(price, bool) else "",
+        _text(product.get("brand")),
+        CATEGORY_SEPARATOR.join(_categories(product.get("categories"))),
+        _text(product.get("description")),
+    ]
+
+
+def _categories(paths: Any) -> list[str]:
+    """All category names of a product, each once, in order."""
+    if not isinstance(paths, list):
+        return []
+    names = [_text(name) for path in paths for name in (path if isinstance(path, list) else [path])]
+    return list(dict.fromkeys(name.replace(CATEGORY_SEPARATOR, "/") for name in names if name))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    return html.unescape(value).strip() if isinstance(value, str) else ""

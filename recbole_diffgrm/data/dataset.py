@@ -1,0 +1,183 @@
+"""RecBole's SequentialDataset on flat arrays: lean loading, exact time order, no padded copies."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from pandas.api.types import union_categoricals
+from recbole.data.dataset import SequentialDataset
+from recbole.utils import FeatureSource, FeatureType
+
+from recbole_diffgrm.data.atomic import read_header, read_rows
+from recbole_diffgrm.data.sequences import Fields, FlatSequences, PrefixSamples, leave_last_out
+from recbole_diffgrm.errors import UserError
+
+
+class FlatSequentialDataset(SequentialDataset):
+    """Loads, filters and numbers like RecBole (the same ids in the same order); differs in what it keeps in memory."""
+
+    def _download(self):
+        raise UserError(f"{self.dataset_path} does not exist: put {self.dataset_name}.inter there, or set data_path")
+
+    def _load_data(self, token, dataset_path):
+        path = Path(dataset_path) / f"{token}.inter"
+        if not path.exists():
+            raise UserError(f"{path} does not exist: put it there, or set data_path to a folder that has {token}/")
+        columns = read_header(path)
+        for field in (self.uid_field, self.iid_field, self.time_field):
+            if field not in columns:
+                raise UserError(f"{path} has no column {field}; it has {', '.join(columns)}")
+            if field not in self.config["load_col"]["inter"]:
+                raise UserError(f"load_col: inter must name {field}")
+        super()._load_data(token, dataset_path)
+
+    def _load_feat(self, filepath, source):
+        """RecBole's reader stops at a lone quote and keeps every token of every line as an object of its own."""
+        load_col, unload_col = self._get_load_and_unload_col(source)
+        if load_col == set():
+            return None
+        path = Path(filepath)
+        wanted = {
+            name: FeatureType(kind)
+            for name, kind in read_header(path).items()
+            if (load_col is None or name in load_col) and (unload_col is None or name not in unload_col)
+        }
+        if not wanted:
+            return None
+        table = _read_interactions(path, wanted) if source == FeatureSource.INTERACTION else _read_table(path, wanted)
+        for name, kind in wanted.items():
+            self.field2source[name] = source
+            self.field2type[name] = kind
+            self.field2seqlen[name] = 1
+            if kind in (FeatureType.FLOAT, FeatureType.FLOAT_SEQ):
+                self.field2bucketnum[name] = 2
+            if kind in (FeatureType.TOKEN_SEQ, FeatureType.FLOAT_SEQ):
+                self._split_sequences(table, name, kind)
+        return table
+
+    def _split_sequences(self, table: pd.DataFrame, name: str, kind: FeatureType) -> None:
+        separator = self.config["seq_separator"]
+        as_type = str if kind == FeatureType.TOKEN_SEQ else float
+        most = (self.config["seq_len"] or {}).get(name)
+        parts = [[as_type(part) for part in text.split(separator) if part][:most] for text in table[name].fillna("")]
+        table[name] = [np.array(part, dtype=object if as_type is str else float) for part in parts]
+        self.field2seqlen[name] = max(map(len, parts), default=0)
+
+    def _remap(self, remap_list):
+        """Number tokens in order of first appearance, like RecBole, but on category codes where it can be done."""
+        if not remap_list or any(kind != FeatureType.TOKEN for _, _, kind in remap_list):
+            return super()._remap(remap_list)
+        columns = [pd.Categorical(feat[field]) for feat, field, _ in remap_list]
+        codes, tokens = pd.factorize(union_categoricals(columns))
+        id_token = np.array(["[PAD]", *tokens])
+        token_id = {token: number for number, token in enumerate(id_token)}
+        start = 0
+        for (feat, field, _), column in zip(remap_list, columns):
+            feat[field] = codes[start : start + len(column)].astype(np.int32) + 1  # missing: code -1, padding 0
+            start += len(column)
+            self.field2id_token.setdefault(field, id_token)
+            self.field2token_id.setdefault(field, token_id)
+        return None
+
+    def _change_feat_format(self):
+        """Item and user features become tensors as in RecBole; interactions become flat sequences."""
+        table = self.inter_feat
+        time = table[self.time_field].to_numpy(dtype=np.float64)
+        others = table.drop(columns=[self.uid_field, self.iid_field])
+        self.inter_feat = others.iloc[:0]  # keeps RecBole's conversion of the interactions empty
+        super(SequentialDataset, self)._change_feat_format()
+        flat = FlatSequences.build(
+            table[self.uid_field].to_numpy(),
+            table[self.iid_field].to_numpy(),
+            time,
+            self._dataframe_to_interaction(others).interaction,
+        )
+        fields = Fields(self.uid_field, self.iid_field, self.item_list_length_field, self.config["LIST_SUFFIX"])
+        rows = torch.arange(len(flat.user), dtype=torch.int32)
+        self.inter_feat = PrefixSamples(flat, rows, self.max_item_list_len, fields)
+        self.field2seqlen[self.iid_field + self.config["LIST_SUFFIX"]] = self.max_item_list_len
+
+    def build(self) -> list["FlatSequentialDataset"]:
+        """Training, validation and test data, which share the flat arrays."""
+        if isinstance(self.inter_feat, pd.DataFrame):
+            self._change_feat_format()
+        mode = self.config["eval_args"]["split"]["LS"]
+        parts = leave_last_out(self.inter_feat.flat, mode)
+        needed = {"valid_and_test": ("validation", "test"), "valid_only": ("validation",), "test_only": ("test",)}[mode]
+        for name, part in zip(("training", "validation", "test"), parts):
+            if len(part) == 0 and name in ("training", *needed):
+                raise UserError(
+                    f"{self.dataset_name} is too small for the split {mode}: no {name} sample "
+                    f"({self.user_num - 1} users, {len(self.inter_feat)} interactions; a user needs at least 4)"
+                )
+        return [self.copy(self.inter_feat.select(part)) for part in parts]
+
+    def __getitem__(self, index, join=True):
+        """Features of users and items are not joined into batches: the models that use them look them up."""
+        return self.inter_feat[index]
+
+    def join(self, df):
+        return df
+
+    @property
+    def inter_num(self) -> int:
+        return len(self.inter_feat)
+
+    def statistics(self) -> dict[str, float]:
+        users, items, interactions = self.user_num - 1, self.item_num - 1, len(self.inter_feat)
+        return {
+            "users": users,
+            "items": items,
+            "interactions": interactions,
+            "interactions_per_user": interactions / users,
+            "interactions_per_item": interactions / items,
+            "sparsity": 1 - interactions / (users * items),
+        }
+
+
+def _read_interactions(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFrame:
+    """Millions of short lines: pandas' C reader, tokens as categories."""
+    kinds = {
+        f"{name}:{kind.value}": "float64"
+        if kind == FeatureType.FLOAT
+        else "category"
+        if kind == FeatureType.TOKEN
+        else str
+        for name, kind in wanted.items()
+    }
+    try:
+        table = pd.read_csv(
+            path,
+            sep="\t",
+            usecols=list(kinds),
+            dtype=kinds,
+            quoting=csv.QUOTE_NONE,
+            keep_default_na=False,
+            na_values=[""],
+            encoding="utf-8-sig",
+        )
+    except (ValueError, pd.errors.ParserError) as error:
+        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    table.columns = [column.rsplit(":", 1)[0] for column in table.columns]
+    for name, kind in wanted.items():
+        if kind == FeatureType.FLOAT and table[name].isna().any():
+            line = int(table[name].isna().to_numpy().argmax()) + 2
+            raise UserError(f"{path}, line {line}: {name} is empty")
+    return table[list(wanted)]
+
+
+def _read_table(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFrame:
+    """Features of users or items, which may hold any text."""
+    names = list(read_header(path))
+    places = [names.index(name) for name in wanted]
+    rows = [[fields[place] or None for place in places] for fields in read_rows(path)]
+    table = pd.DataFrame(rows, columns=list(wanted), dtype=object)
+    for name, kind in wanted.items():
+        if kind == FeatureType.FLOAT:
+            try:
+                table[name] = table[name].astype("float64")
+            except ValueError as error:
+                raise UserError(f"{path}: column {name}: {error}") from None
+    return table

@@ -1,0 +1,153 @@
+"""All interactions as flat arrays, and prefix samples cut from them when a batch is made.
+
+RecBole copies every prefix of every user into a row padded to 50: 10 M interactions would take 8 GB. Here a sample is
+the row number of its target; its history is the rows just before, so 10 M samples take 40 MB.
+"""
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from recbole.data.interaction import Interaction
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class FlatSequences:
+    """Interactions sorted by user, then time; ties keep file order. Row i is one interaction."""
+
+    user: Tensor  # [N] int32
+    item: Tensor  # [N] int32
+    position: Tensor  # [N] int32, place in the user's own sequence, from 0
+    features: dict[str, Tensor]  # other columns of .inter, [N, ...]
+
+    @classmethod
+    def build(cls, user: np.ndarray, item: np.ndarray, time: np.ndarray, features: dict[str, Tensor]):
+        # lexsort is stable, and time is still float64: in float32 (RecBole) seconds of one hour become equal.
+        order = np.lexsort((time, user))
+        user = user[order].astype(np.int32)
+        is_first = np.ones(len(user), dtype=bool)
+        is_first[1:] = user[1:] != user[:-1]
+        rows = np.arange(len(user), dtype=np.int32)
+        first_row = rows[is_first][np.cumsum(is_first) - 1]
+        index = torch.from_numpy(order)
+        return cls(
+            torch.from_numpy(user),
+            torch.from_numpy(item[order].astype(np.int32)),
+            torch.from_numpy(rows - first_row),
+            {name: values[index] for name, values in features.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Fields:
+    """RecBole's names for the columns of a batch."""
+
+    user: str
+    item: str
+    length: str
+    list_suffix: str
+
+
+class PrefixSamples:
+    """Samples (user, history, next item) as row numbers of their targets.
+
+    Stands where RecBole has its table of interactions: samples["item_id"] is a column, samples[index] a batch.
+    """
+
+    def __init__(self, flat: FlatSequences, rows: Tensor, max_length: int, fields: Fields):
+        self.flat = flat
+        self.rows = rows  # [S] int32
+        self.max_length = max_length
+        self.fields = fields
+
+    def select(self, rows: Tensor) -> "PrefixSamples":
+        selected = copy.copy(self)
+        selected.rows = rows
+        return selected
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __contains__(self, name: str) -> bool:
+        return name in (self.fields.user, self.fields.item, self.fields.length) or name in self.flat.features
+
+    def __getitem__(self, key):
+        return self.column(key) if isinstance(key, str) else self.cut(torch.as_tensor(key), self.max_length)
+
+    def column(self, name: str) -> Tensor:
+        rows = self.rows.long()
+        if name == self.fields.user:
+            return self.flat.user[rows].long()
+        if name == self.fields.item:
+            return self.flat.item[rows].long()
+        if name == self.fields.length:
+            return self.lengths(self.rows)
+        return self.flat.features[name][rows]
+
+    def lengths(self, rows: Tensor) -> Tensor:
+        """Length of the history a model sees."""
+        return self.flat.position[rows.long()].clamp(max=self.max_length).long()
+
+    def cut(self, index: Tensor, width: int | None = None) -> Interaction:
+        """The samples `index` as a batch, histories padded on the right with 0 to `width` or to the longest."""
+        rows = self.rows[index].long()  # [B]
+        length = self.lengths(rows)  # [B]
+        steps = torch.arange(width or int(length.max()))  # [L]
+        source = (rows - length)[:, None] + steps  # [B, L]
+        padding = steps >= length[:, None]  # [B, L]
+        source[padding] = 0
+        batch = {
+            self.fields.user: self.flat.user[rows].long(),
+            self.fields.item: self.flat.item[rows].long(),
+            self.fields.length: length,
+            self.fields.item + self.fields.list_suffix: self.flat.item[source].long().masked_fill_(padding, 0),
+        }
+        for name, values in self.flat.features.items():
+            batch[name] = values[rows]
+            history = values[source]  # [B, L, ...]
+            history[padding] = 0
+            batch[name + self.fields.list_suffix] = history
+        return Interaction(batch)
+
+    def longest_of_each_user(self) -> "PrefixSamples":
+        """Only each user's last sample (rows are in user order)."""
+        user = self.column(self.fields.user)
+        is_last = torch.ones(len(user), dtype=torch.bool)
+        is_last[:-1] = user[1:] != user[:-1]
+        return self.select(self.rows[is_last])
+
+    def full_histories(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """(row in the batch, item) of everything before the targets, however long ago: what a user has had."""
+        rows = self.rows[index].long()
+        length = self.flat.position[rows].long()
+        batch_row = torch.repeat_interleave(torch.arange(len(rows)), length)
+        within = torch.arange(len(batch_row)) - torch.repeat_interleave(length.cumsum(0) - length, length)
+        source = torch.repeat_interleave(rows - length, length) + within
+        return batch_row, self.flat.item[source].long()
+
+
+def leave_last_out(flat: FlatSequences, mode: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of the training, validation and test targets: RecBole's leave-one-out, without its loops.
+
+    A user's samples are all interactions but the first. The last is for test, the one before for validation, but at
+    least one stays for training, so short sequences give up validation first.
+    """
+    samples = torch.nonzero(flat.position > 0).squeeze(1).int()
+    user = flat.user[samples.long()]
+    is_last = torch.ones(len(samples), dtype=torch.bool)
+    is_last[:-1] = user[1:] != user[:-1]
+    last = torch.nonzero(is_last).squeeze(1)  # [U] index of each user's last sample
+    count = torch.diff(last, prepend=torch.tensor([-1]))  # [U] samples of each user
+    test = last[count >= 2]
+    valid = last[count >= 3] - 1
+    empty = test[:0]
+    if mode == "valid_only":
+        valid, test = test, empty
+    elif mode == "test_only":
+        valid = empty
+    is_train = torch.ones(len(samples), dtype=torch.bool)
+    is_train[valid] = False
+    is_train[test] = False
+    return samples[is_train], samples[valid], samples[test]
