@@ -1,0 +1,1 @@
+"""Training that can be stopped at any moment and repeated exactly."""

@@ -1,0 +1,58 @@
+"""Checkpoints: tensors and plain data only, written whole or not at all."""
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from recbole_diffgrm.errors import UserError
+
+
+def save(content: dict[str, Any], path: Path) -> None:
+    """Write beside `path`, force to disk, rename: a kill at any moment leaves the old file or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def load(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path} is damaged ({reason}); delete its run directory and start again") from None
+
+
+def random_state() -> dict[str, Any]:
+    """All generators that training draws from, as plain data."""
+    version, numbers, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "python": {"version": version, "numbers": list(numbers), "gauss": gauss},
+        "numpy": {
+            "keys": torch.from_numpy(keys.astype(np.int64)),
+            "position": int(position),
+            "has_gauss": int(has_gauss),
+            "cached": float(cached),
+        },
+        "torch": torch.get_rng_state(),
+        "cuda": list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else [],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    python, of_numpy = state["python"], state["numpy"]
+    random.setstate((python["version"], tuple(python["numbers"]), python["gauss"]))
+    keys = of_numpy["keys"].cpu().numpy().astype(np.uint32)
+    np.random.set_state(("MT19937", keys, of_numpy["position"], of_numpy["has_gauss"], of_numpy["cached"]))
+    torch.set_rng_state(state["torch"].cpu())
+    if torch.cuda.is_available() and state["cuda"]:
+        torch.cuda.set_rng_state_all([cuda.cpu() for cuda in state["cuda"]])
