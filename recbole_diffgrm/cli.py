@@ -1,0 +1,138 @@
+"""The command line of run_recbole_diffgrm.py."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from recbole_diffgrm.errors import Interrupted, UserError
+
+USAGE = """\
+Train, test and compare sequential recommenders of RecBole.
+
+  python run_recbole_diffgrm.py                                       SASRec on ml-100k (no download)
+  python run_recbole_diffgrm.py --model=GRU4Rec --dataset=Amazon_Beauty
+  python run_recbole_diffgrm.py --model=SASRec,BERT4Rec,GRU4Rec --dataset=Amazon_Beauty --seeds=1,2,3
+  python run_recbole_diffgrm.py --dataset=mydata --config_files="mydata.yaml small.yaml" --epochs=20
+
+What to run
+  --model=NAME[,NAME...]     SASRec (default), BERT4Rec, GRU4Rec, HGN, FDSA, S3Rec and more; several make a comparison
+  --dataset=NAME             ml-100k (default), Amazon_<Category> (downloaded when missing), or a folder of yours
+  --data_path=FOLDER         where data sets lie: FOLDER/NAME/NAME.inter (default: dataset)
+  --seed=N, --seeds=N,N,...  random seed; several make a comparison with mean and standard deviation
+  --config_files="A B"       YAML files, later ones win
+
+How to run
+  --resume                   continue the latest unfinished run of the same configuration
+  --rerun                    in a comparison, train again what is finished
+  --output_dir=FOLDER        where run directories go (default: runs)
+  --save_topk=K              keep every test user's K best items
+  --repeatable=False         leave items of the user's history out of every ranking
+
+Training, and any other key of properties/*.yaml or of RecBole
+  --epochs=N --train_batch_size=N --learning_rate=X --scheduler=constant|linear|cosine --warmup_steps=N
+  --clip_grad_norm=X --stopping_step=N --valid_metric=0.8*NDCG@10+0.2*Recall@10 --topk=[5,10,20]
+
+Values are YAML. Precedence: RecBole's defaults < properties/overall.yaml < properties/model/<Model>.yaml
+< properties/dataset/<dataset>.yaml < config files in order < command line.
+Exit codes: 0 done, 1 a model of a comparison failed, 2 wrong input, 130 and 143 stopped by a signal (state saved).
+"""
+
+FLAGS = {"resume", "rerun"}
+
+
+def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
+    """--key=value or --key value, values as YAML; a bare --key is True."""
+    from recbole_diffgrm.config.layers import parse_value
+
+    parsed: dict[str, Any] = {}
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("--") or argument == "--":
+            raise UserError(f"cannot read {argument!r}: options look like --key=value (see --help)")
+        key, equals, text = argument[2:].partition("=")
+        if not equals and key not in FLAGS and rest and not rest[0].startswith("--"):
+            equals, text = "=", rest.pop(0)
+        if key in parsed:
+            raise UserError(f"--{key} is given twice")
+        as_text = key in ("model", "dataset", "config_files")
+        parsed[key] = True if not equals else text if as_text else parse_value(text, key)
+    return parsed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if "--help" in arguments or "-h" in arguments:
+        print(USAGE, end="")
+        return 0
+    try:
+        return _main(parse_arguments(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(stop, file=sys.stderr)
+        return 128 + stop.signal_number
+
+
+def _main(options: dict[str, Any]) -> int:
+    for flag in FLAGS & set(options):
+        if not isinstance(options[flag], bool):
+            raise UserError(f"--{flag} takes no value")
+    models = _names(options.pop("model", "SASRec"), "model")
+    dataset = options.pop("dataset", "ml-100k")
+    config_files = str(options.pop("config_files", "")).split()
+    seeds = _seeds(options.pop("seeds", []))
+
+    resume, rerun = options.pop("resume", False), options.pop("rerun", False)
+    if len(models) == 1 and len(seeds) <= 1:
+        return _run_one(models[0], dataset, config_files, resume, {**options, **({"seed": seeds[0]} if seeds else {})})
+    return _run_several(models, dataset, config_files, seeds, resume, rerun, options)
+
+
+def _run_one(model: str, dataset: str, config_files: list[str], resume: bool, options: dict[str, Any]) -> int:
+    from tabulate import tabulate
+
+    from recbole_diffgrm.running.run import run
+
+    result = run(model, dataset, config_files, resume=resume, **options)
+    rows = [
+        (part, *metrics.values()) for part, metrics in (("validation", result.valid), ("test", result.test)) if metrics
+    ]
+    table = tabulate(rows, [f"{model}, item level", *(result.test or result.valid)], floatfmt=".4f")
+    print(f"\n{dataset}, seed {result.seed}, best epoch {result.best_epoch} of {result.epochs}\n\n{table}\n")
+    print(f"results: {result.run_dir}")
+    return 0
+
+
+def _run_several(models, dataset, config_files, seeds, resume: bool, rerun: bool, options: dict[str, Any]) -> int:
+    from recbole_diffgrm.running.comparison import compare
+
+    comparison = compare(models, dataset, config_files, seeds=seeds, resume=resume, rerun=rerun, **options)
+    print(f"\n{dataset}: test metrics, item level\n\n{comparison.table('simple')}\n")
+    for row in comparison.rows:
+        for run in row.runs:
+            print(f"{row.model}, seed {run.seed}: {run.run_dir}")
+    print(f"comparison: {comparison.path}")
+    for row in comparison.rows:
+        for error in row.errors:
+            print(f"error: {row.model}: {error}", file=sys.stderr)
+    errors = [error for row in comparison.rows for error in row.errors]
+    if not errors:
+        return 0
+    return 2 if not any(row.runs for row in comparison.rows) and all(isinstance(e, UserError) for e in errors) else 1
+
+
+def _names(text: str, key: str) -> list[str]:
+    names = [name.strip() for name in str(text).split(",") if name.strip()]
+    if not names:
+        raise UserError(f"--{key} is empty")
+    return names
+
+
+def _seeds(value: Any) -> list[int]:
+    parts = value if isinstance(value, list) else str(value).split(",")
+    try:
+        return [int(str(part)) for part in parts]
+    except ValueError:
+        raise UserError(f"--seeds must be whole numbers such as 1,2,3, not {value!r}") from None

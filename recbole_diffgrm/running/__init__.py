@@ -1,0 +1,1 @@
+"""Runs: their directories, their results, and comparisons of them."""

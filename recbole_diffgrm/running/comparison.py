@@ -1,0 +1,215 @@
+"""Several models and seeds on one data set: run what is missing, then one table, tests and a chart."""
+
+import csv
+import io
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tabulate import tabulate
+
+from recbole_diffgrm.config import Config, build_config
+from recbole_diffgrm.errors import Interrupted, UserError
+from recbole_diffgrm.evaluation.significance import ndcg_at, paired_p_value
+from recbole_diffgrm.running.result import RunResult, write_json, write_text
+from recbole_diffgrm.running.run import execute
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model over its seeds."""
+
+    model: str
+    runs: list[RunResult]
+    errors: list[Exception] = field(default_factory=list)
+    p_value: float | None = None  # against the best model; None for the best itself
+
+    def values(self, metric: str) -> np.ndarray:
+        return np.array([run.test[metric] for run in self.runs])
+
+    def cell(self, metric: str) -> str:
+        """Mean, and standard deviation over seeds where there are several."""
+        values = self.values(metric)
+        if len(values) == 0:
+            return "failed"
+        return f"{values.mean():.4f}" + (f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else "")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    dataset: str
+    metrics: list[str]
+    rows: list[Row]  # in the order asked for
+    path: Path | None = None
+
+    @property
+    def best(self) -> Row | None:
+        ranked = [row for row in self.rows if row.runs]
+        return max(ranked, key=lambda row: _per_user(row)[1].mean(), default=None)
+
+    def table(self, style: str = "github") -> str:
+        head = ["model", *self.metrics, "p (NDCG@10, vs best)", "seconds", "epochs"]
+        body = []
+        for row in self.rows:
+            seconds = [sum(run.seconds.values()) for run in row.runs]
+            epochs = [run.epochs for run in row.runs]
+            p_value = "best" if row is self.best else "" if row.p_value is None else f"{row.p_value:.2g}"
+            body.append(
+                [row.model]
+                + [row.cell(metric) for metric in self.metrics]
+                + [p_value, f"{np.mean(seconds):.0f}" if seconds else "", "/".join(map(str, epochs))]
+            )
+        return tabulate(body, head, tablefmt=style, disable_numparse=True)
+
+
+def compare(
+    models: Sequence[str],
+    dataset: str,
+    config_files: Sequence[str | Path] = (),
+    *,
+    seeds: Sequence[int] = (),
+    resume: bool = False,
+    rerun: bool = False,
+    **overrides: Any,
+) -> Comparison:
+    """Run every model with every seed. A finished run of the same configuration is used again unless `rerun`."""
+    if len(set(models)) != len(models):
+        raise UserError(f"model: {', '.join(models)} names a model twice")
+    if len(set(seeds)) != len(seeds):
+        raise UserError(f"seeds: {', '.join(map(str, seeds))} names a seed twice")
+    if seeds and "seed" in overrides:
+        raise UserError("seed and seeds: give one of them")
+    configs = {  # all of them first: a mistake in the last is found before the first one trains
+        model: [
+            build_config(model, dataset, config_files, {**overrides, **seed}, compared_with=models)
+            for seed in ([{"seed": seed} for seed in seeds] or [{}])
+        ]
+        for model in models
+    }
+    rows = [_run_model(model, of_model, resume=resume, reuse=not rerun) for model, of_model in configs.items()]
+    first = configs[models[0]][0]
+    metrics = [name.lower() for name in _metric_columns(first)]
+    comparison = _with_p_values(Comparison(dataset, metrics, rows))
+    return _save(comparison, Path(first["output_dir"]) / dataset)
+
+
+def _run_model(model: str, configs: list[Config], resume: bool, reuse: bool) -> Row:
+    row = Row(model, [])
+    for config in configs:
+        try:
+            row.runs.append(execute(config, resume=resume, reuse=reuse))
+        except Interrupted:
+            raise
+        except Exception as error:  # one model failing must not lose the others
+            if not isinstance(error, UserError):
+                traceback.print_exc()
+            row.errors.append(error)
+    return row
+
+
+def _metric_columns(config: Config) -> list[str]:
+    return [f"{metric}@{k}" for metric in config["metrics"] for k in config["topk"]]
+
+
+def _per_user(row: Row) -> tuple[np.ndarray, np.ndarray]:
+    """(users, NDCG@10 of each as the mean over seeds)."""
+    per_seed = []
+    for run in row.runs:
+        with np.load(run.run_dir / "ranks.npz") as saved:
+            per_seed.append((saved["user"], ndcg_at(saved["rank"])))
+    return per_seed[0][0], np.mean([values for _, values in per_seed], axis=0)
+
+
+def _with_p_values(comparison: Comparison) -> Comparison:
+    best = comparison.best
+    if best is None or not best.runs[0].test:
+        return comparison
+    users, reference = _per_user(best)
+    rows = []
+    for row in comparison.rows:
+        p_value = None
+        if row is not best and row.runs:
+            others, values = _per_user(row)
+            if np.array_equal(users, others):
+                p_value = paired_p_value(values, reference)
+        rows.append(Row(row.model, row.runs, row.errors, p_value))
+    return Comparison(comparison.dataset, comparison.metrics, rows)
+
+
+def _save(comparison: Comparison, parent: Path) -> Comparison:
+    """comparison.md, .csv, .json and .png in a directory of their own."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    path = parent / f"comparison-{stamp}"
+    attempt = 0
+    while path.exists():
+        attempt += 1
+        path = parent / f"comparison-{stamp}.{attempt}"
+    path.mkdir(parents=True)
+    comparison = Comparison(comparison.dataset, comparison.metrics, comparison.rows, path)
+    seeds = sorted({run.seed for row in comparison.rows for run in row.runs})
+    lines = [
+        f"# {comparison.dataset}: test metrics, item level",
+        "",
+        comparison.table(),
+        "",
+        f"Seeds: {', '.join(map(str, seeds))}. p: paired t-test of the users' NDCG@10 (mean over seeds) with the best.",
+        *(f"\nFailed: {row.model}: {error}" for row in comparison.rows for error in row.errors),
+    ]
+    write_text("\n".join(lines) + "\n", path / "comparison.md")
+    _write_csv(comparison, path / "comparison.csv")
+    content = {
+        "dataset": comparison.dataset,
+        "best": comparison.best.model if comparison.best else None,
+        "models": [
+            {
+                "model": row.model,
+                "p_value_against_best": row.p_value,
+                "errors": [f"{type(error).__name__}: {error}" for error in row.errors],
+                "mean": {metric: float(row.values(metric).mean()) for metric in comparison.metrics} if row.runs else {},
+                "runs": [{"seed": run.seed, "run_dir": str(run.run_dir), "test": run.test} for run in row.runs],
+            }
+            for row in comparison.rows
+        ],
+    }
+    write_json(content, path / "comparison.json")
+    if any(row.runs for row in comparison.rows):
+        _draw(comparison, path / "comparison.png")
+    return comparison
+
+
+def _write_csv(comparison: Comparison, path: Path) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["model", "seed", *comparison.metrics, "best_epoch", "epochs", "run_dir"])
+    for row in comparison.rows:
+        for run in row.runs:
+            metrics = [repr(run.test[metric]) for metric in comparison.metrics]
+            writer.writerow([row.model, run.seed, *metrics, run.best_epoch, run.epochs, run.run_dir])
+    write_text(text.getvalue(), path)
+
+
+def _draw(comparison: Comparison, path: Path) -> None:
+    """Bars per metric, one colour per model, whiskers of one standard deviation."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = [row for row in comparison.rows if row.runs]
+    places = np.arange(len(comparison.metrics))
+    width = 0.8 / len(rows)
+    figure, axes = plt.subplots(figsize=(max(6, 1.2 * len(places)), 4), layout="constrained")
+    for number, row in enumerate(rows):
+        means = [row.values(metric).mean() for metric in comparison.metrics]
+        spread = [row.values(metric).std(ddof=1) for metric in comparison.metrics] if len(row.runs) > 1 else None
+        axes.bar(places + (number - (len(rows) - 1) / 2) * width, means, width, yerr=spread, capsize=2, label=row.model)
+    axes.set_xticks(places, comparison.metrics)
+    axes.set_title(f"{comparison.dataset}, test, item level")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,60 @@
+"""What a run leaves behind: a typed result, kept as result.json."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from recbole_diffgrm.errors import UserError
+
+RESULT_FILE = "result.json"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    model: str
+    dataset: str
+    seed: int
+    config_hash: str
+    run_dir: Path
+    valid: dict[str, float]  # metrics of the best epoch, at full precision
+    test: dict[str, float]
+    best_epoch: int | None
+    epochs: int  # epochs trained
+    curve: list[dict[str, Any]]  # one entry per epoch: loss, rate, seconds, validation metrics
+    seconds: dict[str, float]  # train, valid, test
+    peak_memory_mib: float
+    parameters: int
+    statistics: dict[str, Any]  # of the data set and its split
+    config: dict[str, Any]
+    environment: dict[str, Any]  # versions, commit, hardware
+
+    def save(self) -> None:
+        content = asdict(self)
+        del content["run_dir"]  # the file is in it
+        write_json(content, self.run_dir / RESULT_FILE)
+
+    @classmethod
+    def load(cls, run_dir: Path) -> "RunResult":
+        path = Path(run_dir) / RESULT_FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls(run_dir=Path(run_dir), **{f.name: content[f.name] for f in fields(cls) if f.name != "run_dir"})
+        except FileNotFoundError:
+            raise UserError(f"{path} does not exist: the run is not finished") from None
+        except (ValueError, KeyError) as error:
+            raise UserError(f"{path} is damaged ({error}); delete it to run again") from None
+
+
+def write_json(content: Any, path: Path) -> None:
+    write_text(json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n", path)
+
+
+def write_text(text: str, path: Path) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

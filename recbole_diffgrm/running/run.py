@@ -1,0 +1,213 @@
+"""One run: data, training, test, result. The same thing the command line does, for Python."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from recbole.utils import init_seed
+from torch.utils.tensorboard import SummaryWriter
+
+from recbole_diffgrm import compat
+from recbole_diffgrm.config import Config, build_config
+from recbole_diffgrm.data.dataset import FlatSequentialDataset
+from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
+from recbole_diffgrm.data.prepare import ensure_files
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.evaluation.evaluate import Evaluation, evaluate
+from recbole_diffgrm.running import environment, rundir
+from recbole_diffgrm.running.result import RunResult
+from recbole_diffgrm.training import checkpoint
+from recbole_diffgrm.training.stop import StopSignal
+from recbole_diffgrm.training.trainer import Progress, Trainer
+
+logger = logging.getLogger(__name__)
+
+
+def run(
+    model: str, dataset: str, config_files: Sequence[str | Path] = (), *, resume: bool = False, **overrides: Any
+) -> RunResult:
+    """Train and test one model. `overrides` are configuration keys, as on the command line.
+
+    >>> result = run("SASRec", "ml-100k", epochs=5)
+    >>> result.test["ndcg@10"]
+    """
+    return execute(build_config(model, dataset, config_files, overrides), resume=resume)
+
+
+def execute(config: Config, *, resume: bool = False, reuse: bool = False) -> RunResult:
+    """`resume` continues the latest unfinished run of this configuration; `reuse` returns a finished one."""
+    ensure_files(config)
+    config_hash = config.identity(rundir.fingerprint(config))
+    finished = rundir.latest_finished(config, config_hash) if reuse or resume else None
+    unfinished = rundir.latest_unfinished(config, config_hash) if resume else None
+    if finished and unfinished is None:
+        print(f"{config.model} on {config.dataset}, seed {config['seed']}: finished already, in {finished.run_dir}")
+        return finished
+    directory = unfinished or rundir.create(config, config_hash)
+    try:
+        with rundir.logging_to(directory.path, config["state"]), StopSignal(directory.path) as stop:
+            logger.info(f"{config.model} on {config.dataset}, seed {config['seed']}: {directory.path}")
+            if resume and unfinished is None:
+                logger.info("no unfinished run of this configuration: started a new one")
+            return _Run(config, config_hash, directory.path, stop).finish()
+    finally:
+        directory.close()
+
+
+@dataclass
+class _Run:
+    config: Config
+    config_hash: str
+    path: Path
+    stop: StopSignal
+
+    def finish(self) -> RunResult:
+        """From wherever the run stands to its result."""
+        config = self.config
+        init_seed(config["seed"], config["reproducibility"])
+        if config["reproducibility"] and torch.cuda.is_available():
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        dataset = FlatSequentialDataset(config)
+        train_set, valid_set, test_set = dataset.build()
+        _check_features(config, dataset)
+        trim = compat.takes_variable_length(config.model_class)
+        train = TrainLoader(config, train_set, trim)
+        valid = EvalLoader(config, valid_set, trim) if len(valid_set) else None
+        test = EvalLoader(config, test_set, trim) if len(test_set) else None
+        statistics = dataset.statistics() | {
+            "train_samples": len(train_set),
+            "valid_users": len(valid_set),
+            "test_users": len(test_set),
+        }
+        logger.info(
+            "{users:,} users, {items:,} items, {interactions:,} interactions; {train_samples:,} training samples, "
+            "{valid_users:,} validation and {test_users:,} test users".format(**statistics)
+        )
+
+        compat.keep_freed_memory()
+        init_seed(config["seed"], config["reproducibility"])
+        with SummaryWriter(str(self.path / "tensorboard")) as writer:
+            model, progress = self._train(train, valid, train_set, writer)
+            model.load_state_dict(checkpoint.load(self.path / "best.pt", config["device"])["state_dict"])
+            counts = Counter(train_set.inter_feat[dataset.iid_field].tolist())
+            valid_metrics = progress.best_metrics
+            if valid and not valid_metrics:
+                valid_metrics = evaluate(config, model, valid, counts, check_stop=self.stop.check).metrics
+            started = time.monotonic()
+            test_metrics: dict[str, float] = {}
+            if test:
+                evaluation = evaluate(
+                    config, model, test, counts, config["save_topk"], label="test", check_stop=self.stop.check
+                )
+                test_metrics = evaluation.metrics
+                self._save_rankings(test_set, evaluation)
+                for name, value in test_metrics.items():
+                    writer.add_scalar(f"test/{name}", value, progress.best_epoch or 0)
+        result = RunResult(
+            model=config.model,
+            dataset=config.dataset,
+            seed=config["seed"],
+            config_hash=self.config_hash,
+            run_dir=self.path,
+            valid=valid_metrics,
+            test=test_metrics,
+            best_epoch=progress.best_epoch,
+            epochs=progress.epoch,
+            curve=progress.curve,
+            seconds={
+                "train": progress.train_seconds,
+                "valid": progress.valid_seconds,
+                "test": time.monotonic() - started,
+            },
+            peak_memory_mib=environment.peak_memory_mib(),
+            parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+            statistics=statistics,
+            config=config.values,
+            environment=environment.describe(),
+        )
+        result.save()
+        for name in ("state.pt", "pretrained.pt"):  # only needed to go on
+            (self.path / name).unlink(missing_ok=True)
+        logger.info("test " + ", ".join(f"{name} {value:.4f}" for name, value in test_metrics.items()))
+        return result
+
+    def _train(self, train: TrainLoader, valid: EvalLoader | None, train_set, writer) -> tuple[Any, Progress]:
+        """All stages of a model's training, from the checkpoint if there is one."""
+        state_path = self.path / "state.pt"
+        state = checkpoint.load(state_path, self.config["device"]) if state_path.exists() else None
+        stages = _stages(self.config)
+        names = [name for name, _ in stages]
+        first = names.index(state["progress"]["stage"]) if state else 0
+        progress = Progress()
+        for number, (name, epochs) in enumerate(stages[first:], start=first):
+            is_last = number == len(stages) - 1
+            if name == "finetune":
+                self.config["train_stage"] = "finetune"
+                self.config["pre_model_path"] = str(self.path / "pretrained.pt")
+            model = self.config.model_class(self.config, train_set).to(self.config["device"])
+            progress = Progress(
+                stage=name,
+                curve=progress.curve,
+                train_seconds=progress.train_seconds,
+            )
+            trainer = Trainer(self.config, model, self.path, writer, self.stop, progress)
+            if state:
+                trainer.restore(state)
+                state = None
+                logger.info(f"resumed in {name} epoch {trainer.progress.epoch + 1}, batch {trainer.progress.batch + 1}")
+            # S3Rec is pre-trained on whole sequences, as its authors do, not on every prefix of them.
+            samples = train if is_last else TrainLoader(self.config, _longest(train_set), train.trim)
+            trainer.fit(samples, valid if is_last else None, epochs)
+            progress = trainer.progress
+            if not is_last:
+                checkpoint.save(checkpoint.load(self.path / "best.pt"), self.path / "pretrained.pt")
+        return model, progress
+
+    def _save_rankings(self, test_set: FlatSequentialDataset, evaluation: Evaluation) -> None:
+        """ranks.npz: rank of each test user's target; topk.tsv: their best items, where asked for."""
+        samples = test_set.inter_feat
+        user = test_set.id2token(test_set.uid_field, samples[test_set.uid_field])
+        target = test_set.id2token(test_set.iid_field, samples[test_set.iid_field])
+        np.savez_compressed(
+            self.path / "ranks.npz",
+            user=np.asarray(user, dtype=str),
+            target=np.asarray(target, dtype=str),
+            rank=evaluation.ranks.numpy(),
+        )
+        if evaluation.top is not None:
+            with (self.path / "topk.tsv").open("w", encoding="utf-8") as file:
+                file.write("user_id\trank\titem_id\n")
+                for name, items in zip(user, test_set.id2token(test_set.iid_field, evaluation.top)):
+                    for rank, item in enumerate(items, start=1):
+                        if item != "[PAD]":
+                            file.write(f"{name}\t{rank}\t{item}\n")
+
+
+def _stages(config: Config) -> list[tuple[str, int]]:
+    """(name, epochs) of each stage of training, in order."""
+    if config.model == "S3Rec":
+        return [("pretrain", config["pretrain_epochs"]), ("finetune", config["epochs"])]
+    return [("train", config["epochs"])]
+
+
+def _longest(dataset: FlatSequentialDataset) -> FlatSequentialDataset:
+    return dataset.copy(dataset.inter_feat.longest_of_each_user())
+
+
+def _check_features(config: Config, dataset: FlatSequentialDataset) -> None:
+    """Models that use item features say so in selected_features or item_attribute."""
+    wanted = list(config["selected_features"] or [])
+    if config["item_attribute"]:
+        wanted.append(config["item_attribute"])
+    for name in wanted:
+        if dataset.item_feat is None or name not in dataset.item_feat:
+            raise UserError(
+                f"{config.model} uses the item feature {name!r}, which is not loaded: add it to load_col (item) and "
+                f"check that {config.dataset}.item has it"
+            )

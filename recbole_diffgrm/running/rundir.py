@@ -1,0 +1,132 @@
+"""Run directories: <output_dir>/<dataset>/<Model>-<time>-<hash>. One that holds result.json is finished."""
+
+import hashlib
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+from filelock import FileLock, Timeout
+
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.running.result import RESULT_FILE, RunResult, write_text
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class RunDirectory:
+    """An open run directory, locked against other processes until it is closed (or its process dies)."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._lock = FileLock(path / "lock", timeout=0)
+
+    def open(self) -> bool:
+        try:
+            self._lock.acquire()
+        except Timeout:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._lock.release()
+        if (self.path / RESULT_FILE).exists():
+            with suppress(OSError):
+                (self.path / "lock").unlink(missing_ok=True)
+
+
+def create(config, config_hash: str) -> RunDirectory:
+    parent = Path(config["output_dir"]) / config.dataset
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    for attempt in range(100):
+        suffix = f".{attempt}" if attempt else ""
+        path = parent / f"{config.model}-{stamp}{suffix}-{config_hash}"
+        try:
+            path.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"output_dir: {path} cannot be made ({error.strerror})") from None
+    write_text(yaml.safe_dump(_plain(config.values), sort_keys=True, allow_unicode=True), path / "config.yaml")
+    run = RunDirectory(path)
+    run.open()
+    return run
+
+
+def latest_unfinished(config, config_hash: str) -> RunDirectory | None:
+    """The newest run of this configuration that has no result and that no one is working on."""
+    for path in reversed(_runs(config, config_hash)):
+        run = RunDirectory(path)
+        if not (path / RESULT_FILE).exists() and run.open():
+            return run
+    return None
+
+
+def latest_finished(config, config_hash: str) -> RunResult | None:
+    for path in reversed(_runs(config, config_hash)):
+        if (path / RESULT_FILE).exists():
+            return RunResult.load(path)
+    return None
+
+
+def _runs(config, config_hash: str) -> list[Path]:
+    """Oldest first: the time stands in the name."""
+    return sorted((Path(config["output_dir"]) / config.dataset).glob(f"{config.model}-*-{config_hash}"))
+
+
+def fingerprint(config) -> str:
+    """Of the data files: other data under the same name is another run."""
+    folder = Path(config["data_path"])
+    digest = hashlib.sha256()
+    for suffix in ("inter", "user", "item"):
+        path = folder / f"{config.dataset}.{suffix}"
+        if suffix == "inter" or (suffix in config["load_col"] and path.exists()):
+            with path.open("rb") as file:
+                digest.update(_digest(file))
+    return digest.hexdigest()
+
+
+def _digest(file) -> bytes:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.digest()
+
+
+class _WithoutColours(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return _COLOURS.sub("", super().format(record))
+
+
+@contextmanager
+def logging_to(path: Path, level: str) -> Iterator[None]:
+    """Log lines of the project and of RecBole go to the run's log.txt and to standard error."""
+    root = logging.getLogger()
+    to_file = logging.FileHandler(path / "log.txt", encoding="utf-8")
+    to_file.setFormatter(_WithoutColours("%(asctime)s %(levelname)s %(message)s"))
+    to_screen = logging.StreamHandler()
+    to_screen.setFormatter(_WithoutColours("%(asctime)s %(message)s", "%H:%M:%S"))
+    previous = root.level
+    handlers = (to_file, to_screen)
+    root.setLevel(level)
+    for handler in handlers:
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.setLevel(previous)
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()
+
+
+def _plain(value):
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

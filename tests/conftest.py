@@ -1,0 +1,59 @@
+"""Small data made on the spot, and the places of the larger data that some tests use."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Real Amazon data, where the machine has it: a folder with Amazon_Beauty/ in it.
+AMAZON_DATA = Path(os.environ.get("RECBOLE_DIFFGRM_DATA", ROOT.parent / "shared" / "dataset"))
+needs_amazon = pytest.mark.skipif(
+    not (AMAZON_DATA / "Amazon_Beauty" / "Amazon_Beauty.inter").exists(),
+    reason="set RECBOLE_DIFFGRM_DATA to a folder that has Amazon_Beauty/",
+)
+
+
+def write_dataset(folder: Path, name: str = "tiny", users: int = 60, items: int = 40, seed: int = 0) -> Path:
+    """Users walk through the items in steps of one or two; every item has two of five categories."""
+    draw = random.Random(seed)
+    target = folder / name
+    target.mkdir(parents=True)
+    lines = ["user_id:token\titem_id:token\trating:float\ttimestamp:float"]
+    for user in range(users):
+        item, time = draw.randrange(items), draw.randrange(1000)
+        for _ in range(draw.randrange(4, 13)):
+            lines.append(f"u{user}\ti{item}\t{draw.randrange(1, 6)}\t{time}")
+            item, time = (item + draw.randrange(1, 3)) % items, time + draw.randrange(0, 3)
+    (target / f"{name}.inter").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    rows = ["item_id:token\ttitle:token\tcategories:token_seq"]
+    rows += [f"i{i}\tItem {i}\tc{i % 5}|c{(i + 1) % 5}" for i in range(items)]
+    (target / f"{name}.item").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    (folder / f"{name}.yaml").write_text(
+        'seq_separator: "|"\n'
+        "load_col: {inter: [user_id, item_id, timestamp], item: [item_id, categories]}\n"
+        "models: {FDSA: {selected_features: [categories]}, S3Rec: {item_attribute: categories}}\n"
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Path:
+    """A folder with the data set `tiny` and tiny.yaml, its configuration."""
+    return write_dataset(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def options(tiny, tmp_path) -> dict:
+    """Settings of a run that takes a second."""
+    return {
+        "config_files": [tiny / "tiny.yaml"],
+        "data_path": str(tiny),
+        "output_dir": str(tmp_path / "runs"),
+        "epochs": 2,
+        "train_batch_size": 64,
+        "MAX_ITEM_LIST_LENGTH": 10,
+        "show_progress": False,
+    }
