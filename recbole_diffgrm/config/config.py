@@ -98,7 +98,7 @@ def build_config(
     user_layers = [(str(path), layers.read_yaml(find_config_file(path))) for path in config_files]
     user_layers.append((COMMAND_LINE, dict(overrides or {})))
     for source, layer in user_layers:
-        for name in layer.get("models") or {}:
+        for name in layers.model_sections(source, layer):
             check_model_name(name, source)
 
     defaults = layers.recbole_defaults(model)

@@ -89,14 +89,19 @@ def merge(model: str, layers: Iterable[tuple[str, dict[str, Any]]]) -> tuple[dic
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for source, layer in layers:
-        per_model = layer.get("models") or {}
-        if not isinstance(per_model, dict) or not all(isinstance(part, dict) for part in per_model.values()):
-            raise UserError(f"{source}: `models` must map model names to settings")
+        per_model = model_sections(source, layer)
         general = {key: value for key, value in layer.items() if key != "models"}
         for part in (general, per_model.get(model, {})):
             values.update(part)
             origin.update(dict.fromkeys(part, source))
     return values, origin
+
+
+def model_sections(source: str, layer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    sections = layer.get("models") or {}
+    if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
+        raise UserError(f"{source}: models must map model names to settings, such as {{SASRec: {{n_layers: 1}}}}")
+    return sections
 
 
 def _first_line(error: Exception) -> str:

@@ -1,10 +1,13 @@
 """Downloads that survive a cut connection: into a .part file, resumed, checked, then renamed."""
 
 import gzip
+import http
+import http.client
+import urllib.error
+import urllib.request
 import zlib
 from pathlib import Path
 
-import requests
 from tqdm import tqdm
 
 from recbole_diffgrm.errors import UserError
@@ -51,32 +54,31 @@ def _fetch(url: str, part: Path) -> None:
             if _fetch_once(url, part):
                 return
             reason = "the connection was cut"
-        except requests.HTTPError as error:
-            raise UserError(
-                f"{url}: the server answered {error.response.status_code} {error.response.reason}"
-            ) from None
-        except requests.RequestException as error:
-            if not part.exists() and isinstance(error, requests.ConnectionError):
+        except urllib.error.HTTPError as error:
+            raise UserError(f"{url}: the server answered {error.code} {error.reason}") from None
+        except (OSError, http.client.HTTPException) as error:  # URLError and time-outs are OSErrors
+            if not part.exists():
                 raise Unreachable(url) from None
-            reason = type(error).__name__
+            reason = f"the connection broke ({error})"
         if attempt == TRIES:
             raise UserError(
-                f"{url}: {reason} {TRIES} times; {part.stat().st_size if part.exists() else 0:,} bytes are kept in "
-                f"{part}, the same command goes on from there"
+                f"{url}: {reason} {TRIES} times; {part.stat().st_size:,} bytes are kept in {part}, the same command "
+                "goes on from there"
             )
 
 
 def _fetch_once(url: str, part: Path) -> bool:
     """One request, continuing `part`. True when the file is complete."""
     done = part.stat().st_size if part.exists() else 0
-    headers = {"Accept-Encoding": "identity"}
-    if done:
-        headers["Range"] = f"bytes={done}-"
-    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
-        if response.status_code == requests.codes.requested_range_not_satisfiable:
+    request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return True  # all of it is here
-        response.raise_for_status()
-        if response.status_code != requests.codes.partial_content:
+        raise
+    with response:
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
             done = 0  # the server starts over
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
@@ -85,7 +87,7 @@ def _fetch_once(url: str, part: Path) -> bool:
             part.open("ab" if done else "wb") as file,
             tqdm(total=total, initial=done, desc=part.name[:-5], unit="B", unit_scale=True, disable=None) as bar,
         ):
-            for block in response.iter_content(1 << 16):
+            while block := response.read1(1 << 16):
                 file.write(block)
                 bar.update(len(block))
-        return total is None or part.stat().st_size >= total
+    return total is None or part.stat().st_size >= total

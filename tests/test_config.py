@@ -1,0 +1,263 @@
+"""Layers, precedence and refusals."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from recbole_diffgrm import UserError
+from recbole_diffgrm.cli import main, parse_arguments
+from recbole_diffgrm.config import build_config, layers, schema
+from tests.conftest import ROOT
+
+OVERALL = layers.read_yaml(ROOT / "properties" / "overall.yaml")
+
+
+@pytest.fixture
+def properties(tmp_path, monkeypatch):
+    """A copy of properties/ that a test may edit."""
+    copy = tmp_path / "properties"
+    shutil.copytree(ROOT / "properties", copy)
+    monkeypatch.setattr(layers, "properties_dir", lambda: copy)
+    return copy
+
+
+def test_each_layer_beats_the_one_below(properties, tmp_path):
+    def rate(config_files=(), **overrides):
+        return build_config("SASRec", "mine", config_files, overrides)["learning_rate"]
+
+    def set_rate(path, value):
+        path.write_text((path.read_text() if path.exists() else "") + f"\nlearning_rate: {value}\n")
+        return path
+
+    overall = properties / "overall.yaml"
+    overall.write_text(overall.read_text().replace("learning_rate: 0.001", "learning_rate: 0.1"))
+    assert layers.recbole_defaults("SASRec")["learning_rate"] == 0.001
+    assert rate() == 0.1
+    set_rate(properties / "model" / "SASRec.yaml", 0.2)
+    assert rate() == 0.2
+    set_rate(properties / "dataset" / "mine.yaml", 0.3)
+    assert rate() == 0.3
+    first, second = set_rate(tmp_path / "a.yaml", 0.4), set_rate(tmp_path / "b.yaml", 0.5)
+    assert rate([first]) == 0.4
+    assert rate([first, second]) == 0.5
+    assert rate([second, first]) == 0.4
+    assert rate([first, second], learning_rate=0.6) == 0.6
+
+
+def test_recbole_files_do_not_beat_the_data_set(properties):
+    """In RecBole sample.yaml beats the model's file, and sequential.yaml the data set's."""
+    (properties / "dataset" / "mine.yaml").write_text("topk: [3]\nvalid_metric: MRR@3\neval_args: {split: {LS: test_only}}\n")
+    config = build_config("SASRec", "mine")
+    assert config["topk"] == [3]
+    assert config["eval_args"]["split"] == {"LS": "test_only"}
+    assert config["eval_args"]["order"] == "TO"  # the rest of eval_args stays
+
+
+def test_section_for_one_model(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("hidden_size: 32\nmodels: {SASRec: {hidden_size: 16}}\n")
+    assert build_config("SASRec", "x", [path])["hidden_size"] == 16
+    assert build_config("BERT4Rec", "x", [path])["hidden_size"] == 32
+    assert build_config("SASRec", "x", [path], {"hidden_size": 8})["hidden_size"] == 8
+
+
+@pytest.mark.parametrize("name", ["ml-100k", "Amazon_Beauty", "Amazon_Sports_and_Outdoors", "Amazon_Toys_and_Games"])
+@pytest.mark.parametrize("model", ["SASRec", "BERT4Rec", "GRU4Rec", "HGN", "FDSA", "S3Rec"])
+def test_data_sets_serve_every_model(name, model):
+    config = build_config(model, name)
+    assert config["eval_args"] == {
+        "split": {"LS": "valid_and_test"},
+        "group_by": "user",
+        "order": "TO",
+        "mode": {"valid": "full", "test": "full"},
+    }
+    assert config["MAX_ITEM_LIST_LENGTH"] == 50
+    assert config["metrics"] == ["Recall", "NDCG", "Hit", "MRR"]
+    assert config["topk"] == [5, 10]
+    assert "timestamp" in config["load_col"]["inter"]
+
+
+def test_every_key_of_ours_is_documented_and_checked():
+    text = (ROOT / "properties" / "overall.yaml").read_text()
+    for key in OVERALL:
+        assert key in schema.RULES, f"{key} is not validated"
+        line = next(line for line in text.splitlines() if line.startswith(f"{key}:"))
+        assert "#" in line or key == "eval_args", f"{key} is not documented"
+
+
+BAD_VALUES = {
+    "data_path": 3,
+    "amazon_url": "",
+    "MAX_ITEM_LIST_LENGTH": 0,
+    "load_col": [1],
+    "filter_inter_by_user_or_item": "yes please",
+    "user_inter_num_interval": 5,
+    "item_inter_num_interval": [5],
+    "normalize_all": 1,
+    "eval_args": "LS",
+    "repeatable": 1,
+    "metrics": [],
+    "topk": [0],
+    "valid_metric": "",
+    "eval_batch_size": 0,
+    "epochs": 1.5,
+    "stopping_step": 0,
+    "eval_step": 0,
+    "train_batch_size": -1,
+    "learner": "adamm",
+    "learning_rate": 0,
+    "scheduler": "cosinus",
+    "warmup_steps": -1,
+    "clip_grad_norm": 0,
+    "weight_decay": -0.1,
+    "train_neg_sample_args": "uniform",
+    "enable_amp": "on",
+    "seed": -1,
+    "output_dir": "",
+    "checkpoint_seconds": 0,
+    "save_topk": True,
+    "show_progress": 2,
+}
+
+
+@pytest.mark.parametrize("key", OVERALL)
+def test_wrong_values_are_refused(key):
+    with pytest.raises(UserError, match=key):
+        build_config("SASRec", "ml-100k", overrides={key: BAD_VALUES[key]})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"n_layer": 3}, "Did you mean n_layers"),
+        ({"Learning_rate": 3}, "Did you mean learning_rate"),
+        ({"worker": 2}, "no effect"),
+        ({"hidden_size": 33}, "multiple of n_heads"),
+        ({"hidden_dropout_prob": 1.0}, "below 1"),
+        ({"initializer_range": "wide"}, "initializer_range"),
+        ({"valid_metric": "NDCG@7"}, "not among metrics x topk"),
+        ({"valid_metric": "0.5*NDCG@10 0.5*Recall@10"}, "cannot read"),
+        ({"valid_metric": "NDCG"}, "cannot read"),
+        ({"topk": [20]}, "not among metrics x topk"),
+        ({"metrics": ["NDGC"]}, "Did you mean NDCG"),
+        ({"metrics": ["AUC"]}, "not available"),
+        ({"eval_args": {"split": {"RS": [0.8, 0.1, 0.1]}}}, "split must be"),
+        ({"eval_args": {"mode": "uni100"}}, "mode must be full"),
+        ({"eval_args": {"splits": 1}}, "eval_args"),
+        ({"train_neg_sample_args": {"distribution": "uniform", "sample_num": 1}}, "loss_type CE"),
+        ({"models": {"SasRec": {}}}, "Did you mean SASRec"),
+        ({"models": [1]}, "models"),
+    ],
+)
+def test_mistakes_are_named(overrides, words):
+    with pytest.raises(UserError, match=words) as caught:
+        build_config("SASRec", "ml-100k", overrides=overrides)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"), [("SasRek", "Did you mean SASRec"), ("BPR", "not a sequential"), ("KSR", "knowledge graph")]
+)
+def test_models_that_cannot_run(model, words):
+    with pytest.raises(UserError, match=words):
+        build_config(model, "ml-100k")
+
+
+def test_in_a_comparison_one_reader_is_enough():
+    overrides = {"n_layers": 1, "num_layers": 2}  # SASRec reads the first, GRU4Rec the second
+    for model in ("SASRec", "GRU4Rec"):
+        build_config(model, "ml-100k", overrides=overrides, compared_with=["SASRec", "GRU4Rec"])
+    with pytest.raises(UserError, match="num_layers"):
+        build_config("SASRec", "ml-100k", overrides=overrides)
+
+
+def test_command_line_values_are_yaml_and_never_evaluated(tmp_path):
+    touched = tmp_path / "touched"
+    text = f"__import__('pathlib').Path({str(touched)!r}).touch()"
+    parsed = parse_arguments(
+        ["--a=1e-3", "--b=[5, 10]", "--c", "x=y", f"--d={text}", "--e=~", "--resume", "--model=1,2", "--f={p: True}"]
+    )
+    assert parsed == {
+        "a": 0.001,
+        "b": [5, 10],
+        "c": "x=y",
+        "d": text,
+        "e": None,
+        "resume": True,
+        "model": "1,2",
+        "f": {"p": True},
+    }
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["SASRec"],
+        ["--topk=[5"],
+        ["--epochs=1", "--epochs=2"],
+        ["--epoch=1"],
+        ["--seeds=one"],
+        ["--resume=maybe"],
+        ["--model="],
+        ["--model=SASRec,SASRec"],
+        ["--seeds=1,1"],
+        ["--seeds=1,2", "--seed=3"],
+        ["--config_files=does_not_exist.yaml"],
+        ["--dataset=does_not_exist"],
+        ["--dataset=../up"],
+        ["--dataset=Amazon_Bauty"],
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(arguments, capsys, tmp_path):
+    assert main([*arguments, f"--output_dir={tmp_path / 'runs'}"]) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.startswith("error: ") and written.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("content", ["a: [1", "- 1\n- 2", b"\xff\xfe"])
+def test_broken_configuration_files(content, tmp_path):
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=r"broken\.yaml"):
+        build_config("SASRec", "ml-100k", [path])
+
+
+def test_help_names_what_people_use_without_loading_torch():
+    code = "import sys; sys.argv = ['run', '--help']\nfrom recbole_diffgrm.cli import main\nmain()\nassert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    for option in ("--model", "--dataset", "--config_files", "--seeds", "--resume", "--rerun", "--save_topk", "Precedence"):
+        assert option in done.stdout
+
+
+def test_identity_changes_with_what_decides_the_outcome(tmp_path):
+    def identity(data="d", **overrides):
+        return build_config("SASRec", "ml-100k", overrides=overrides).identity(data)
+
+    assert identity() == identity(output_dir=str(tmp_path), show_progress=False, save_topk=3)
+    assert len({identity(), identity(seed=1), identity(epochs=1), identity(data="e"), identity(repeatable=False)}) == 5
+
+
+def test_properties_ship_in_the_wheel(tmp_path):
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    files = set(zipfile.ZipFile(wheel).namelist())
+    expected = {f"recbole_diffgrm/{path.relative_to(ROOT)}" for path in (ROOT / "properties").rglob("*.yaml")}
+    expected |= {str(path.relative_to(ROOT)) for path in (ROOT / "recbole_diffgrm").rglob("*.py")}
+    assert expected <= files
+    assert any(name.endswith("properties/dataset/Amazon.yaml") for name in files)
+
+    unpacked = tmp_path / "unpacked"
+    zipfile.ZipFile(wheel).extractall(unpacked)
+    code = "from recbole_diffgrm.config.layers import properties_dir; print(properties_dir())"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(unpacked)}, capture_output=True, text=True
+    )
+    assert found.stdout.strip() == str(unpacked / "recbole_diffgrm" / "properties"), found.stderr
