@@ -39,7 +39,7 @@ NEEDS_OTHER_DATA = {
 
 # RecBole models whose scores do not change when right padding is trimmed off (tested). Ours say so themselves, with an
 # attribute `variable_length = True`. All others are given histories padded to MAX_ITEM_LIST_LENGTH.
-VARIABLE_LENGTH = {"SASRec", "GRU4Rec", "FDSA", "S3Rec"}
+VARIABLE_LENGTH = {"SASRec", "GRU4Rec", "FDSA", "S3Rec", "BERT4Rec"}
 
 
 def recbole_dir() -> Path:
@@ -62,23 +62,42 @@ def other_model_names() -> set[str]:
     return {path.stem for path in (recbole_dir() / "properties" / "model").glob("*.yaml")} - set(model_names())
 
 
+@cache
 def model_class(name: str):
+    """A RecBole model, with the slow spots mended. What the models compute stays the same (tested)."""
     import torch
 
-    module = importlib.import_module(f"recbole.model.sequential_recommender.{name.lower()}")
+    found = getattr(importlib.import_module(f"recbole.model.sequential_recommender.{name.lower()}"), name)
     # Importing RecBole's models switches on autograd's anomaly detection for the whole process (sine.py): every
     # backward pass then looks for NaN in every gradient.
     torch.autograd.set_detect_anomaly(False)
     # RecBole writes GELU out as five operations, each a pass over the largest tensor of a layer.
     importlib.import_module("recbole.model.layers").FeedForward.gelu = lambda self, x: torch.nn.functional.gelu(x)
-    found = getattr(module, name)
     if name == "S3Rec":
         # RecBole multiplies the attribute table with each position apart: gigabytes for a batch. The same product:
-        found._associated_attribute_prediction = lambda self, states, table: (
-            self.aap_norm(states).flatten(0, 1) @ table.T
-        )
+        found._associated_attribute_prediction = lambda self, x, table: self.aap_norm(x).flatten(0, 1) @ table.T
         found._masked_attribute_prediction = lambda self, x, table: self.map_norm(x).flatten(0, 1) @ table.T
+    if name == "BERT4Rec":
+        found.calculate_loss = _bert4rec_loss(found.calculate_loss)
     return found
+
+
+def _bert4rec_loss(original):
+    """RecBole scores all items at 10 places a sample and then drops those that hold no mask, most of them."""
+    import torch
+
+    def calculate_loss(self, interaction):
+        if self.loss_type != "CE":
+            return original(self, interaction)
+        place = interaction[self.MASK_INDEX]  # [B, masks], 0 where there is none
+        sample, number = torch.nonzero(place > 0, as_tuple=True)
+        states = self.forward(interaction[self.MASK_ITEM_SEQ])[sample, place[sample, number]]  # [M, hidden]
+        logits = states @ self.item_embedding.weight[: self.n_items].T + self.output_bias  # [M, items]
+        target = interaction[self.POS_ITEMS][sample, number]
+        # A batch may hold no mask at all (histories of one item): it teaches nothing, where RecBole divides by 0.
+        return torch.nn.functional.cross_entropy(logits, target, reduction="sum") / max(1, len(target))
+
+    return calculate_loss
 
 
 def takes_variable_length(model: type) -> bool:

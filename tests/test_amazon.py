@@ -193,7 +193,13 @@ def test_unknown_category(tmp_path):
 
 
 def convert_on_disk(tmp_path, *extra):
-    command = [sys.executable, "-m", "recbole_diffgrm.data", "--dataset=Amazon_Beauty", f"--data_path={tmp_path / 'out'}"]
+    command = [
+        sys.executable,
+        "-m",
+        "recbole_diffgrm.data",
+        "--dataset=Amazon_Beauty",
+        f"--data_path={tmp_path / 'out'}",
+    ]
     return subprocess.run([*command, *extra], cwd=ROOT, capture_output=True, text=True)
 
 

@@ -49,7 +49,9 @@ def test_each_layer_beats_the_one_below(properties, tmp_path):
 
 def test_recbole_files_do_not_beat_the_data_set(properties):
     """In RecBole sample.yaml beats the model's file, and sequential.yaml the data set's."""
-    (properties / "dataset" / "mine.yaml").write_text("topk: [3]\nvalid_metric: MRR@3\neval_args: {split: {LS: test_only}}\n")
+    (properties / "dataset" / "mine.yaml").write_text(
+        "topk: [3]\nvalid_metric: MRR@3\neval_args: {split: {LS: test_only}}\n"
+    )
     config = build_config("SASRec", "mine")
     assert config["topk"] == [3]
     assert config["eval_args"]["split"] == {"LS": "test_only"}
@@ -229,10 +231,19 @@ def test_broken_configuration_files(content, tmp_path):
 
 
 def test_help_names_what_people_use_without_loading_torch():
-    code = "import sys; sys.argv = ['run', '--help']\nfrom recbole_diffgrm.cli import main\nmain()\nassert 'torch' not in sys.modules"
+    code = "import sys; from recbole_diffgrm.cli import main; main(['--help']); assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    for option in ("--model", "--dataset", "--config_files", "--seeds", "--resume", "--rerun", "--save_topk", "Precedence"):
+    for option in (
+        "--model",
+        "--dataset",
+        "--config_files",
+        "--seeds",
+        "--resume",
+        "--rerun",
+        "--save_topk",
+        "Precedence",
+    ):
         assert option in done.stdout
 
 

@@ -147,6 +147,7 @@ def _read_interactions(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFra
         else str
         for name, kind in wanted.items()
     }
+    _check_line_widths(path)
     try:
         table = pd.read_csv(
             path,
@@ -166,6 +167,23 @@ def _read_interactions(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFra
             line = int(table[name].isna().to_numpy().argmax()) + 2
             raise UserError(f"{path}, line {line}: {name} is empty")
     return table[list(wanted)]
+
+
+def _check_line_widths(path: Path) -> None:
+    """pandas shifts or cuts columns where a line has another number of fields than the header, and says nothing."""
+    columns = len(read_header(path))
+    tabs = lines = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            tabs += block.count(b"\t")
+            lines += block.count(b"\n")
+        if tabs == lines * (columns - 1):
+            return
+        file.seek(0)
+        for number, line in enumerate(file, start=1):
+            fields = line.count(b"\t") + 1
+            if fields != columns and line.strip():
+                raise UserError(f"{path}, line {number}: {fields} fields where the header has {columns}")
 
 
 def _read_table(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFrame:
