@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+# Test processes run side by side: with more threads than cores each of them crawls. Read when torch is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Real Amazon data, where the machine has it: a folder with Amazon_Beauty/ in it.

@@ -132,8 +132,6 @@ class _Run:
             environment=environment.describe(),
         )
         result.save()
-        for name in ("state.pt", "pretrained.pt"):  # only needed to go on
-            (self.path / name).unlink(missing_ok=True)
         logger.info("test " + ", ".join(f"{name} {value:.4f}" for name, value in test_metrics.items()))
         return result
 

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -32,10 +32,11 @@ class RunDirectory:
         return True
 
     def close(self) -> None:
-        self._lock.release()
+        """Give up the lock; a finished run also gives up what is only needed to go on."""
         if (self.path / RESULT_FILE).exists():
-            with suppress(OSError):
-                (self.path / "lock").unlink(missing_ok=True)
+            for name in ("state.pt", "pretrained.pt", "lock"):
+                (self.path / name).unlink(missing_ok=True)
+        self._lock.release()
 
 
 def create(config, config_hash: str) -> RunDirectory:
@@ -69,6 +70,9 @@ def latest_unfinished(config, config_hash: str) -> RunDirectory | None:
 def latest_finished(config, config_hash: str) -> RunResult | None:
     for path in reversed(_runs(config, config_hash)):
         if (path / RESULT_FILE).exists():
+            run = RunDirectory(path)
+            if run.open():  # tidies up after a kill between the result and the end
+                run.close()
             return RunResult.load(path)
     return None
 

@@ -36,7 +36,7 @@ def random_state() -> dict[str, Any]:
     version, numbers, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state()
     return {
-        "python": {"version": version, "numbers": list(numbers), "gauss": gauss},
+        "python": {"version": version, "numbers": torch.tensor(numbers), "gauss": gauss},
         "numpy": {
             "keys": torch.from_numpy(keys.astype(np.int64)),
             "position": int(position),
@@ -50,7 +50,7 @@ def random_state() -> dict[str, Any]:
 
 def set_random_state(state: dict[str, Any]) -> None:
     python, of_numpy = state["python"], state["numpy"]
-    random.setstate((python["version"], tuple(python["numbers"]), python["gauss"]))
+    random.setstate((python["version"], tuple(python["numbers"].tolist()), python["gauss"]))
     keys = of_numpy["keys"].cpu().numpy().astype(np.uint32)
     np.random.set_state(("MT19937", keys, of_numpy["position"], of_numpy["has_gauss"], of_numpy["cached"]))
     torch.set_rng_state(state["torch"].cpu())

@@ -1,0 +1,141 @@
+"""Kills runs at chosen moments and resumes them. A process of its own: it forks, which a test runner should not.
+
+python -m tests.kill_harness MODEL DATA_FOLDER WORK_FOLDER CHECKPOINT_SECONDS POINTS
+
+Every call below that changes something on disk or in the model is an event, before and after it. The run is killed with
+SIGKILL at POINTS events spread over all of them, each time resumed to the end, and once again and again: an epoch's
+end takes 14 events, so a run that gets 20 at a time must come to its end.
+Prints a JSON object: what the run that was never killed gave, and what each killed one gave.
+"""
+
+import functools
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recbole_diffgrm.config import build_config
+from recbole_diffgrm.evaluation import evaluate
+from recbole_diffgrm.running import result, run, rundir
+from recbole_diffgrm.training import checkpoint, trainer
+
+events = 0
+kill_at = None
+
+
+def event() -> None:
+    global events
+    events += 1
+    if events == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def watch(owner, name: str) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def watched(*arguments, **keywords):
+        event()
+        value = original(*arguments, **keywords)
+        event()
+        return value
+
+    setattr(owner, name, watched)
+
+
+def watch_everything() -> None:
+    watch(trainer.Trainer, "_step")
+    watch(trainer, "evaluate")
+    watch(run, "evaluate")
+    watch(checkpoint.torch, "save")  # between writing and renaming
+    watch(checkpoint, "save")
+    watch(np, "savez_compressed")
+    watch(result, "write_json")
+    watch(rundir, "create")
+    watch(evaluate, "target_ranks")
+
+
+def outcome(done: result.RunResult) -> dict:
+    """All that must not depend on kills."""
+    with np.load(done.run_dir / "ranks.npz") as saved:
+        ranks = saved["rank"].tolist()
+    weights = checkpoint.load(done.run_dir / "best.pt")["state_dict"]
+    curve = [{key: value for key, value in entry.items() if key != "seconds"} for entry in done.curve]
+    return {
+        "valid": done.valid,
+        "test": done.test,
+        "best_epoch": done.best_epoch,
+        "epochs": done.epochs,
+        "curve": curve,
+        "ranks": ranks,
+        "weights": sum(value.double().sum().item() for value in weights.values()),
+        "files": sorted(path.name for path in done.run_dir.iterdir()),
+    }
+
+
+def attempt(config, resume: bool, kill: int | None, answer: Path) -> bool:
+    """Run in a child process; True when it came to its end."""
+    child = os.fork()
+    if child == 0:
+        global kill_at
+        kill_at = kill
+        watch_everything()
+        done = run.execute(config, resume=resume)
+        answer.write_text(json.dumps({"outcome": outcome(done), "events": events}))
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return False
+    assert status == 0
+    return True
+
+
+def main(model: str, data: str, work: str, seconds: str, points: str) -> None:
+    torch.set_num_threads(1)
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # what torch imports late is imported here, once for all
+    work = Path(work)
+
+    def config(folder: str):
+        overrides = {
+            "data_path": data,
+            "output_dir": str(work / folder),
+            "checkpoint_seconds": float(seconds),
+            "epochs": 3,
+            "train_batch_size": 100,
+            "MAX_ITEM_LIST_LENGTH": 10,
+            "hidden_size": 16,
+            "inner_size": 16,
+            "scheduler": "cosine",
+            "warmup_steps": 3,
+            "show_progress": False,
+            "state": "WARNING",
+        }
+        if model == "S3Rec":
+            overrides["pretrain_epochs"] = 2
+        return build_config(model, "tiny", [Path(data) / "tiny.yaml"], overrides)
+
+    answer = work / "answer.json"
+    assert attempt(config("never"), False, None, answer)
+    reference = json.loads(answer.read_text())
+    killed = {}
+    step = reference["events"] / int(points)
+    for number in range(int(points)):
+        at = 1 + int(number * step)
+        assert not attempt(config(f"at{at}"), False, at, answer), f"event {at} was not reached"
+        assert attempt(config(f"at{at}"), True, None, answer)
+        killed[f"killed at event {at}"] = json.loads(answer.read_text())["outcome"]
+    at_a_time = 20 if float(seconds) < 1 else reference["events"] // 2
+    for kills in range(100):
+        if attempt(config("again"), kills > 0, at_a_time, answer):
+            killed[f"killed {kills} times in a row"] = json.loads(answer.read_text())["outcome"]
+            break
+    print(json.dumps({"reference": reference["outcome"], "events": reference["events"], "killed": killed}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
