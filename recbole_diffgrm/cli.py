@@ -73,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Interrupted as stop:
         print(stop, file=sys.stderr)
         return 128 + stop.signal_number
+    except KeyboardInterrupt:  # before training began, or a second time
+        print("stopped", file=sys.stderr)
+        return 130
 
 
 def _main(options: dict[str, Any]) -> int:

@@ -215,8 +215,9 @@ def test_memory_per_interaction(tmp_path):
         (["u1\ti1\t0", "u1\ti2\t1", "u1\ti3\t2"], "no validation sample"),
         (["u1\ti1\tnoon"], "cannot be read"),
         (["u1\ti1\t"], "line 2: timestamp is empty"),
-        (["u1\ti1\t1\t2\t3"], "line 2: 5 fields where the header has 3"),
-        (["u1\ti1\t1", "u1\t2"], "line 3: 2 fields"),
+        (["u1\ti1\t1\t2\t3"], r"Row #2: Expected 3 columns, got 5"),
+        (["u1\ti1\t1", "u1\t2"], r"Row #3: Expected 3 columns, got 2"),
+        ([], "too small"),
     ],
 )
 def test_data_that_cannot_be_used(lines, words, tmp_path):

@@ -15,7 +15,7 @@ from recbole_diffgrm.errors import UserError
 from recbole.config import Config as RecBoleConfig  # isort: skip
 from recbole.evaluator import metric_types  # isort: skip
 from recbole.evaluator.register import metric_information, metrics_dict  # isort: skip
-from recbole.utils import EvaluatorType  # isort: skip
+from recbole.utils import EvaluatorType, InputType  # isort: skip
 
 COMMAND_LINE = "command line"
 
@@ -113,7 +113,7 @@ def build_config(
         values[key] = _normalise(key, values[key])
         schema.check_value(key, values[key], defaults.get(key), origin[key])
     values = {**defaults, **values}
-    _complete(values)
+    _complete(model, values)
     _check_together(values)
     return Config(model, dataset, values)
 
@@ -163,13 +163,14 @@ def _normalise(key: str, value: Any) -> Any:
     return value
 
 
-def _complete(values: dict[str, Any]) -> None:
+def _complete(model: str, values: dict[str, Any]) -> None:
     """Fill in what follows from other settings."""
     overall = layers.read_yaml(layers.properties_dir() / "overall.yaml")
     values["eval_args"] = {**overall["eval_args"], **values["eval_args"]}
     if isinstance(values["clip_grad_norm"], dict):
         values["clip_grad_norm"] = values["clip_grad_norm"]["max_norm"]
-    if values.get("loss_type") == "BPR" and values["train_neg_sample_args"] is None:
+    default_loss = "BPR" if getattr(compat.model_class(model), "input_type", None) == InputType.PAIRWISE else None
+    if values.get("loss_type", default_loss) == "BPR" and values["train_neg_sample_args"] is None:
         values["train_neg_sample_args"] = {"distribution": "uniform", "sample_num": 1}
 
 
@@ -198,5 +199,5 @@ def _check_together(values: dict[str, Any]) -> None:
 
     if values.get("loss_type") == "CE" and values["train_neg_sample_args"] is not None:
         raise UserError("train_neg_sample_args: loss_type CE uses no negative items; set it to ~ or use loss_type BPR")
-    if values.get("n_heads") and values["hidden_size"] % values["n_heads"]:
+    if "hidden_size" in values and values["hidden_size"] % values.get("n_heads", 1):
         raise UserError(f"hidden_size ({values['hidden_size']}) must be a multiple of n_heads ({values['n_heads']})")

@@ -77,10 +77,9 @@ def project_layers(model: str, dataset: str) -> list[tuple[str, dict[str, Any]]]
     """This project's files for a model and a data set: (where a value comes from, values)."""
     root = properties_dir()
     paths = [root / "overall.yaml", root / "model" / f"{model}.yaml"]
-    own = root / "dataset" / f"{dataset}.yaml"
-    # Any category of the Amazon release that has no file of its own shares one.
-    family = root / "dataset" / "Amazon.yaml"
-    paths.append(own if own.exists() or not dataset.startswith("Amazon_") else family)
+    if dataset.startswith("Amazon_"):  # what all categories of the release share
+        paths.append(root / "dataset" / "Amazon.yaml")
+    paths.append(root / "dataset" / f"{dataset}.yaml")
     return [(str(path), read_yaml(path)) for path in paths if path.exists()]
 
 

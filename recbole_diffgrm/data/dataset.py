@@ -1,18 +1,29 @@
 """RecBole's SequentialDataset on flat arrays: lean loading, exact time order, no padded copies."""
 
-import csv
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import torch
 from pandas.api.types import union_categoricals
+from pyarrow import csv as arrow_csv
 from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureSource, FeatureType
 
 from recbole_diffgrm.data.atomic import read_header, read_rows
 from recbole_diffgrm.data.sequences import Fields, FlatSequences, PrefixSamples, leave_last_out
 from recbole_diffgrm.errors import UserError
+
+ARROW_TYPES = {
+    FeatureType.TOKEN: pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+    FeatureType.FLOAT: pyarrow.float64(),
+    FeatureType.TOKEN_SEQ: pyarrow.string(),
+    FeatureType.FLOAT_SEQ: pyarrow.string(),
+}
+BLOCK_SIZE = 1 << 26  # bytes of .inter read at once
 
 
 class FlatSequentialDataset(SequentialDataset):
@@ -65,6 +76,13 @@ class FlatSequentialDataset(SequentialDataset):
         table[name] = [np.array(part, dtype=object if as_type is str else float) for part in parts]
         self.field2seqlen[name] = max(map(len, parts), default=0)
 
+    def _reset_index(self):
+        if self.inter_feat.empty:
+            raise UserError(
+                f"{self.dataset_name} is too small: no interaction is there, or none is left by the filters"
+            )
+        super()._reset_index()
+
     def _remap(self, remap_list):
         """Number tokens in order of first appearance, like RecBole, but on category codes where it can be done."""
         if not remap_list or any(kind != FeatureType.TOKEN for _, _, kind in remap_list):
@@ -72,7 +90,7 @@ class FlatSequentialDataset(SequentialDataset):
         columns = [pd.Categorical(feat[field]) for feat, field, _ in remap_list]
         codes, tokens = pd.factorize(union_categoricals(columns))
         id_token = np.array(["[PAD]", *tokens])
-        token_id = {token: number for number, token in enumerate(id_token)}
+        token_id = _TokenNumbers(id_token)
         start = 0
         for (feat, field, _), column in zip(remap_list, columns):
             feat[field] = codes[start : start + len(column)].astype(np.int32) + 1  # missing: code -1, padding 0
@@ -138,52 +156,59 @@ class FlatSequentialDataset(SequentialDataset):
 
 
 def _read_interactions(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFrame:
-    """Millions of short lines: pandas' C reader, tokens as categories."""
-    kinds = {
-        f"{name}:{kind.value}": "float64"
-        if kind == FeatureType.FLOAT
-        else "category"
-        if kind == FeatureType.TOKEN
-        else str
-        for name, kind in wanted.items()
-    }
-    _check_line_widths(path)
+    """Millions of short lines: Arrow's reader, which keeps each token once, not once a line."""
+    kinds = {f"{name}:{kind.value}": ARROW_TYPES[kind] for name, kind in wanted.items()}
     try:
-        table = pd.read_csv(
+        content = arrow_csv.read_csv(
             path,
-            sep="\t",
-            usecols=list(kinds),
-            dtype=kinds,
-            quoting=csv.QUOTE_NONE,
-            keep_default_na=False,
-            na_values=[""],
-            encoding="utf-8-sig",
+            arrow_csv.ReadOptions(block_size=BLOCK_SIZE, use_threads=False),
+            arrow_csv.ParseOptions(delimiter="\t", quote_char=False),
+            arrow_csv.ConvertOptions(
+                column_types=kinds, include_columns=list(kinds), null_values=[""], strings_can_be_null=True
+            ),
+            memory_pool=pyarrow.system_memory_pool(),  # gives memory back; Arrow's own pool keeps it
         )
-    except (ValueError, pd.errors.ParserError) as error:
+    except pyarrow.ArrowException as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    table.columns = [column.rsplit(":", 1)[0] for column in table.columns]
+    table = {}
     for name, kind in wanted.items():
-        if kind == FeatureType.FLOAT and table[name].isna().any():
-            line = int(table[name].isna().to_numpy().argmax()) + 2
-            raise UserError(f"{path}, line {line}: {name} is empty")
-    return table[list(wanted)]
+        column = content[f"{name}:{kind.value}"]
+        if kind == FeatureType.TOKEN:
+            table[name] = _as_categorical(column)
+        elif kind == FeatureType.FLOAT and column.null_count:
+            empty = int(column.is_null().to_numpy().argmax())
+            raise UserError(f"{path}, line {empty + 2}: {name} is empty")
+        else:
+            table[name] = column.to_numpy().copy()  # what Arrow hands out may be read-only
+    return pd.DataFrame(table, copy=False)
 
 
-def _check_line_widths(path: Path) -> None:
-    """pandas shifts or cuts columns where a line has another number of fields than the header, and says nothing."""
-    columns = len(read_header(path))
-    tabs = lines = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            tabs += block.count(b"\t")
-            lines += block.count(b"\n")
-        if tabs == lines * (columns - 1):
-            return
-        file.seek(0)
-        for number, line in enumerate(file, start=1):
-            fields = line.count(b"\t") + 1
-            if fields != columns and line.strip():
-                raise UserError(f"{path}, line {number}: {fields} fields where the header has {columns}")
+def _as_categorical(column: pyarrow.ChunkedArray) -> pd.Categorical:
+    column = column.unify_dictionaries()
+    if column.num_chunks == 0:
+        return pd.Categorical([])
+    codes = np.concatenate([chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks])
+    return pd.Categorical.from_codes(codes, categories=column.chunk(0).dictionary.to_numpy(zero_copy_only=False))
+
+
+class _TokenNumbers(Mapping):
+    """token -> number, made when someone asks: for a million users a dict takes 100 MB."""
+
+    def __init__(self, tokens: np.ndarray):
+        self.tokens = tokens
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        return {token: number for number, token in enumerate(self.tokens.tolist())}
+
+    def __getitem__(self, token: str) -> int:
+        return self.numbers[token]
+
+    def __iter__(self):
+        return iter(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
 
 def _read_table(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFrame:

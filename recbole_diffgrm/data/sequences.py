@@ -24,17 +24,18 @@ class FlatSequences:
 
     @classmethod
     def build(cls, user: np.ndarray, item: np.ndarray, time: np.ndarray, features: dict[str, Tensor]):
-        # lexsort is stable, and time is still float64: in float32 (RecBole) seconds of one hour become equal.
-        order = np.lexsort((time, user))
-        user = user[order].astype(np.int32)
+        # Stable sorts, by time and then by user. Time is still float64: in float32 (RecBole) seconds become equal.
+        order = np.argsort(time, kind="stable").astype(np.int32)
+        order = order[np.argsort(user[order], kind="stable")]
+        user = user[order].astype(np.int32, copy=False)
         is_first = np.ones(len(user), dtype=bool)
         is_first[1:] = user[1:] != user[:-1]
         rows = np.arange(len(user), dtype=np.int32)
-        first_row = rows[is_first][np.cumsum(is_first) - 1]
+        first_row = rows[is_first][np.cumsum(is_first, dtype=np.int32) - 1]
         index = torch.from_numpy(order)
         return cls(
             torch.from_numpy(user),
-            torch.from_numpy(item[order].astype(np.int32)),
+            torch.from_numpy(item[order].astype(np.int32, copy=False)),
             torch.from_numpy(rows - first_row),
             {name: values[index] for name, values in features.items()},
         )

@@ -41,7 +41,8 @@ def evaluate(
     top = torch.zeros(count, width, dtype=torch.int32) if width else None
 
     model.eval()
-    with tqdm(total=count, desc=label, unit="user", disable=None if config["show_progress"] else True) as bar:
+    quiet = None if config["show_progress"] else True  # None: quiet unless on a terminal
+    with tqdm(total=count, desc=label, unit="user", disable=quiet, leave=False) as bar:
         for index, batch in loader:
             check_stop()
             interaction = batch.interaction.to(config["device"])

@@ -1,0 +1,280 @@
+"""Runs and comparisons as people use them."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import recbole_diffgrm
+from recbole_diffgrm import UserError, compare, run
+from recbole_diffgrm.cli import main
+from recbole_diffgrm.evaluation.significance import ndcg_at, paired_p_value
+from recbole_diffgrm.running.result import RunResult
+from recbole_diffgrm.training import checkpoint
+from tests.conftest import AMAZON_DATA, ROOT, needs_amazon, write_dataset
+
+
+def arguments(options: dict, **extra) -> list[str]:
+    settings = {**options, **extra}
+    files = " ".join(map(str, settings.pop("config_files")))
+    return ["--dataset=tiny", f"--config_files={files}", *(f"--{key}={value}" for key, value in settings.items())]
+
+
+def test_run_directory(options):
+    result = run("SASRec", "tiny", **options, save_topk=3)
+    directory = result.run_dir
+    assert directory.parent.name == "tiny"
+    name, day, time, config_hash = directory.name.split("-")
+    assert (name, len(day), len(time), config_hash) == ("SASRec", 8, 6, result.config_hash)
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "best.pt",
+        "config.yaml",
+        "log.txt",
+        "ranks.npz",
+        "result.json",
+        "tensorboard",
+        "topk.tsv",
+    ]
+    assert RunResult.load(directory) == result
+
+    content = json.loads((directory / "result.json").read_text())
+    assert content["config"]["epochs"] == 2
+    assert content["environment"]["versions"]["recbole"] == "1.2.1"
+    assert content["environment"]["recbole_diffgrm"] == recbole_diffgrm.__version__
+    assert content["environment"]["commit"] is None or len(content["environment"]["commit"]) >= 40
+    assert content["statistics"]["users"] == 60
+    assert content["statistics"]["train_samples"] + 2 * 60 == content["statistics"]["interactions"] - 60
+    assert len(content["curve"]) == 2 and {"loss", "seconds", "valid", "score"} <= set(content["curve"][0])
+    assert content["valid"] == content["curve"][content["best_epoch"] - 1]["valid"]
+    assert all(content["seconds"][part] > 0 for part in ("train", "valid", "test"))
+    assert content["peak_memory_mib"] > 50 and content["parameters"] > 1000
+    assert "train epoch 2" in (directory / "log.txt").read_text()
+    assert yaml.safe_load((directory / "config.yaml").read_text())["epochs"] == 2
+    assert checkpoint.load(directory / "best.pt")["state_dict"]
+
+
+def test_ranks_and_lists_explain_the_metrics(options):
+    result = run("GRU4Rec", "tiny", **options, save_topk=10)
+    with np.load(result.run_dir / "ranks.npz") as saved:
+        user, target, rank = saved["user"], saved["target"], saved["rank"]
+    assert len(user) == 60 and user[0].startswith("u") and target[0].startswith("i")
+    assert ndcg_at(rank).mean() == pytest.approx(result.test["ndcg@10"], abs=1e-12)
+    assert (rank <= 5).mean() == pytest.approx(result.test["recall@5"], abs=1e-12)
+    lists: dict[str, list[str]] = {}
+    with (result.run_dir / "topk.tsv").open() as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            lists.setdefault(row["user_id"], []).append(row["item_id"])
+    for name, item, place in zip(user, target, rank):
+        assert len(lists[name]) == 10
+        assert (lists[name].index(item) + 1 if item in lists[name] else None) == (place if place <= 10 else None)
+
+
+def test_tensorboard_events(options):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = run("SASRec", "tiny", **options)
+    events = EventAccumulator(str(result.run_dir / "tensorboard"))
+    events.Reload()
+    tags = set(events.Tags()["scalars"])
+    assert {"train/loss", "train/learning_rate", "valid/ndcg@10", "valid/score", "test/ndcg@10"} <= tags
+    losses = [event.value for event in events.Scalars("train/loss")]
+    assert losses == pytest.approx([entry["loss"] for entry in result.curve])
+
+
+def test_nothing_is_written_into_the_working_directory(options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("SASRec", "tiny", **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_history_left_out(options):
+    kept = run("SASRec", "tiny", **options, save_topk=30)
+    left_out = run("SASRec", "tiny", **options, save_topk=30, repeatable=False)
+    histories: dict[str, set[str]] = {}
+    lines = (options["config_files"][0].parent / "tiny" / "tiny.inter").read_text().splitlines()[1:]
+    for line in lines:
+        user, item, *_ = line.split("\t")
+        histories.setdefault(user, set()).add(item)
+
+    def repeats(result):
+        with (result.run_dir / "topk.tsv").open() as file, np.load(result.run_dir / "ranks.npz") as ranks:
+            target = dict(zip(ranks["user"], ranks["target"]))
+            rows = list(csv.DictReader(file, delimiter="\t"))
+        return sum(r["item_id"] in histories[r["user_id"]] and r["item_id"] != target[r["user_id"]] for r in rows)
+
+    assert repeats(left_out) == 0
+    assert repeats(kept) > 100
+    assert left_out.test["ndcg@10"] != kept.test["ndcg@10"]
+
+
+@pytest.mark.parametrize("split", ["valid_only", "test_only"])
+def test_other_splits(options, split):
+    result = run("SASRec", "tiny", **options, eval_args={"split": {"LS": split}})
+    assert bool(result.valid) == (split == "valid_only")
+    assert bool(result.test) == (split == "test_only")
+
+
+def test_no_epochs(options):
+    result = run("SASRec", "tiny", **{**options, "epochs": 0})
+    assert result.best_epoch is None and result.valid and result.test
+
+
+def test_feature_that_is_not_loaded(options):
+    columns = {"inter": ["user_id", "item_id", "timestamp"]}
+    with pytest.raises(UserError, match="FDSA uses the item feature 'categories'"):
+        run("FDSA", "tiny", **options, load_col=columns)
+
+
+def test_too_small_data_set(tmp_path, capsys):
+    write_dataset(tmp_path, users=1)
+    path = tmp_path / "tiny" / "tiny.inter"
+    path.write_text("\n".join(path.read_text().splitlines()[:3]) + "\n")
+    code = main(["--dataset=tiny", f"--data_path={tmp_path}", f"--output_dir={tmp_path / 'runs'}"])
+    assert code == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert len(errors) == 1 and "too small" in errors[0]
+
+
+def test_comparison(options, capsys):
+    models = ["SASRec", "GRU4Rec"]
+    assert main([*arguments(options), "--model=SASRec,GRU4Rec", "--seeds=1,2", "--n_layers=1"]) == 0
+    printed = capsys.readouterr().out
+    assert "±" in printed and "best" in printed
+
+    (folder,) = (Path(options["output_dir"]) / "tiny").glob("comparison-*")
+    content = json.loads((folder / "comparison.json").read_text())
+    assert [row["model"] for row in content["models"]] == models
+    assert sorted(path.suffix for path in folder.iterdir()) == [".csv", ".json", ".md", ".png"]
+    table = list(csv.DictReader((folder / "comparison.csv").read_text().splitlines()))
+    assert [(row["model"], row["seed"]) for row in table] == [(m, s) for m in models for s in ("1", "2")]
+    assert "| SASRec" in (folder / "comparison.md").read_text()
+
+    per_user = {}
+    for row in content["models"]:
+        results = [RunResult.load(one["run_dir"]) for one in row["runs"]]
+        assert {result.seed for result in results} == {1, 2}
+        per_user[row["model"]] = np.mean([ndcg_at(np.load(r.run_dir / "ranks.npz")["rank"]) for r in results], axis=0)
+        assert row["mean"]["ndcg@10"] == pytest.approx(np.mean([r.test["ndcg@10"] for r in results]))
+    best = max(models, key=lambda model: per_user[model].mean())
+    other = next(model for model in models if model != best)
+    assert content["best"] == best
+    p_values = {row["model"]: row["p_value_against_best"] for row in content["models"]}
+    assert p_values == {best: None, other: pytest.approx(paired_p_value(per_user[other], per_user[best]))}
+
+
+def test_finished_runs_are_used_again(options, capsys):
+    first = compare(["SASRec", "GRU4Rec"], "tiny", **options)
+    again = compare(["SASRec", "GRU4Rec"], "tiny", **options)
+    assert [row.runs[0].run_dir for row in again.rows] == [row.runs[0].run_dir for row in first.rows]
+    assert again.path != first.path
+    anew = compare(["SASRec", "GRU4Rec"], "tiny", **options, rerun=True)
+    assert {row.runs[0].run_dir for row in anew.rows}.isdisjoint({row.runs[0].run_dir for row in first.rows})
+    data = options["config_files"][0].parent / "tiny" / "tiny.inter"
+    before = data.read_text()
+    try:  # other data under the same name is not the same configuration
+        data.write_text(before + "u0\ti0\t5\t99999\n")
+        changed = compare(["SASRec", "GRU4Rec"], "tiny", **options)
+    finally:
+        data.write_text(before)
+    assert changed.rows[0].runs[0].run_dir not in {row.runs[0].run_dir for row in [*first.rows, *anew.rows]}
+
+
+def test_one_failure_does_not_lose_the_others(options, capsys, monkeypatch):
+    from recbole_diffgrm import compat
+
+    broken = compat.model_class("GRU4Rec")
+    monkeypatch.setattr(broken, "calculate_loss", lambda self, interaction: 1 / 0)
+    assert main([*arguments(options), "--model=SASRec,GRU4Rec,HGN"]) == 1
+    written = capsys.readouterr()
+    assert "error: GRU4Rec: division by zero" in written.err
+    assert "failed" in written.out and written.out.count("seed 2020") == 2
+    monkeypatch.undo()
+    assert main([*arguments(options), "--model=SASRec,GRU4Rec,HGN"]) == 0  # only the missing one is trained
+    assert capsys.readouterr().out.count("finished already") == 2
+
+
+def test_features_missing_for_one_model(options, capsys):
+    columns = "{inter: [user_id, item_id, timestamp]}"
+    assert main([*arguments(options, load_col=columns), "--model=SASRec,FDSA"]) == 1
+    assert main([*arguments(options, load_col=columns), "--model=FDSA,S3Rec"]) == 2  # nothing ran
+
+
+def test_single_run_prints_a_table(options, capsys):
+    assert main(arguments(options)) == 0
+    printed = capsys.readouterr().out
+    assert "item level" in printed and "validation" in printed and "ndcg@10" in printed and "results: " in printed
+
+
+def test_from_another_working_directory(options, tmp_path):
+    """Properties are found from the package, and paths given are relative to where the user is."""
+    command = [sys.executable, str(ROOT / "run_recbole_diffgrm.py"), *arguments({**options, "output_dir": "here"})]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "here" / "tiny").is_dir()
+
+
+BASELINES = ["GRU4Rec", "SASRec", "BERT4Rec", "HGN", "FDSA", "S3Rec"]
+
+
+def check_baseline(model, dataset, tmp_path, **overrides):
+    if model == "S3Rec":
+        overrides["pretrain_epochs"] = 1
+    # A part of the users, so that one epoch of every model fits into a test.
+    result = run(model, dataset, output_dir=str(tmp_path), epochs=1, show_progress=False, **overrides)
+    assert result.epochs == 1 and result.best_epoch == 1
+    assert set(result.test) == {f"{metric}@{k}" for metric in ("recall", "ndcg", "hit", "mrr") for k in (5, 10)}
+    assert all(0 <= value <= 1 for value in result.test.values())
+    assert checkpoint.load(result.run_dir / "best.pt")["state_dict"]
+
+
+@pytest.mark.parametrize("model", BASELINES)
+def test_baselines_on_ml_100k(model, tmp_path):
+    check_baseline(model, "ml-100k", tmp_path, user_inter_num_interval="[20,24]")
+
+
+@needs_amazon
+@pytest.mark.parametrize("model", BASELINES)
+def test_baselines_on_amazon_beauty(model, tmp_path):
+    check_baseline(model, "Amazon_Beauty", tmp_path, data_path=str(AMAZON_DATA), user_inter_num_interval="[30,60]")
+
+
+@needs_amazon
+def test_amazon_beauty_as_in_the_paper():
+    from recbole_diffgrm.config import build_config
+    from recbole_diffgrm.data.dataset import FlatSequentialDataset
+
+    dataset = FlatSequentialDataset(build_config("SASRec", "Amazon_Beauty", overrides={"data_path": str(AMAZON_DATA)}))
+    train, valid, test = dataset.build()
+    statistics = dataset.statistics()
+    assert (statistics["users"], statistics["items"], statistics["interactions"]) == (22363, 12101, 198502)
+    assert (len(train), len(valid), len(test)) == (131413, 22363, 22363)
+    before = train.inter_feat.flat.position[train.inter_feat.rows.long()]  # interactions before each target
+    assert int(((before >= 2) & (before <= 50)).sum()) == 105668  # the paper's samples
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "SASRecF",
+        "GRU4RecF",
+        "Caser",
+        "NARM",
+        "STAMP",
+        "NextItNet",
+        "SHAN",
+        "CORE",
+        "LightSANs",
+        "FPMC",
+        "TransRec",
+        "SINE",
+    ],
+)
+def test_other_sequential_models_of_recbole(model, options):
+    if model.endswith("F"):
+        options["selected_features"] = ["categories"]
+    assert run(model, "tiny", **{**options, "epochs": 1}).test

@@ -1,0 +1,184 @@
+"""The training loop: rates, clipping, selection, repetition."""
+
+import math
+
+import pytest
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from recbole_diffgrm.config import build_config
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.running.run import run
+from recbole_diffgrm.training import checkpoint, trainer
+from recbole_diffgrm.training.schedule import rate_factor
+from recbole_diffgrm.training.stop import StopSignal
+
+
+def test_rates():
+    assert [rate_factor("constant", step, 0, 10) for step in (0, 5, 10)] == [1, 1, 1]
+    assert [rate_factor("constant", step, 4, 10) for step in range(5)] == [0.25, 0.5, 0.75, 1, 1]
+    assert [rate_factor("linear", step, 2, 12) for step in (1, 2, 7, 12, 99)] == [1, 1, 0.5, 0, 0]
+    assert rate_factor("cosine", 2, 2, 12) == 1
+    assert rate_factor("cosine", 7, 2, 12) == pytest.approx(0.5)
+    assert rate_factor("cosine", 9, 2, 12) == pytest.approx(0.5 * (1 + math.cos(0.7 * math.pi)))
+    assert rate_factor("cosine", 12, 2, 12) == 0
+    assert rate_factor("linear", 0, 0, 0) == 1  # nothing to train
+
+
+class Toy(torch.nn.Module):
+    """One weight; the loss is its value, so that the gradient is 1."""
+
+    def __init__(self, loss=None):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(3))
+        self.loss = loss or (lambda weight: weight.sum())
+
+    def calculate_loss(self, batch):
+        return self.loss(self.weight)
+
+
+class Batches:
+    """Stands for a loader of three batches."""
+
+    def __len__(self):
+        return 3
+
+    def batches(self, epoch, start=0):
+        return iter([torch.zeros(1)] * (3 - start))
+
+
+def toy_trainer(tmp_path, model, **overrides):
+    overrides = {"learner": "sgd", "learning_rate": 0.1, "show_progress": False, **overrides}
+    config = build_config("SASRec", "ml-100k", overrides=overrides)
+    writer = SummaryWriter(str(tmp_path / "tb"))
+    return trainer.Trainer(config, model, tmp_path, writer, StopSignal(tmp_path), trainer.Progress())
+
+
+def test_scheduled_steps_add_up(tmp_path):
+    model = Toy()
+    made = toy_trainer(tmp_path, model, scheduler="linear", warmup_steps=2)
+    made.fit(Batches(), None, epochs=2)
+    rates = [0.1 * rate_factor("linear", step, 2, 6) for step in range(6)]
+    assert model.weight.tolist() == pytest.approx([-sum(rates)] * 3)
+    assert [entry["learning_rate"] for entry in made.progress.curve] == pytest.approx([rates[2], rates[5]])
+
+
+@pytest.mark.parametrize("clip", [0.5, {"max_norm": 0.5}])
+def test_clipping(tmp_path, clip):
+    model = Toy()
+    toy_trainer(tmp_path, model, clip_grad_norm=clip).fit(Batches(), None, epochs=1)
+    assert model.weight.norm().item() == pytest.approx(3 * 0.1 * 0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("learner", ["adam", "adamw", "sgd", "adagrad", "rmsprop"])
+def test_optimisers(tmp_path, learner):
+    model = Toy()
+    made = toy_trainer(tmp_path, model, learner=learner, weight_decay=0.01)
+    assert type(made.optimizer).__name__.lower() == learner
+    assert made.optimizer.param_groups[0]["weight_decay"] == 0.01
+    made.fit(Batches(), None, epochs=1)
+    assert (model.weight < 0).all()
+
+
+def test_losses_in_parts(tmp_path):
+    made = toy_trainer(tmp_path, Toy(lambda weight: (weight.sum() * 0 + 2, weight.sum() * 0 + 3)))
+    made.fit(Batches(), None, epochs=1)
+    assert made.progress.curve[0]["loss"] == 5
+    assert made.progress.curve[0]["loss_parts"] == [2, 3]
+
+
+def test_nan_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"NaN in epoch 1, batch 1: lower learning_rate"):
+        toy_trainer(tmp_path, Toy(lambda weight: weight.sum() * float("nan"))).fit(Batches(), None, epochs=1)
+
+
+def fit_with_scores(tmp_path, monkeypatch, scores, epochs=20, **overrides):
+    """Train with validation scores given in advance."""
+    waiting = iter(scores)
+    metrics = {"recall@5": 0, "recall@10": 0, "ndcg@5": 0, "hit@5": 0, "hit@10": 0, "mrr@5": 0, "mrr@10": 0}
+
+    def fake(*arguments, **keywords):
+        return type("Evaluation", (), {"metrics": {**metrics, "ndcg@10": next(waiting)}})
+
+    monkeypatch.setattr(trainer, "evaluate", fake)
+    model = Toy()
+    made = toy_trainer(tmp_path, model, **overrides)
+    made.fit(Batches(), object(), epochs)
+    best = checkpoint.load(tmp_path / "best.pt")["state_dict"]["weight"]
+    return made.progress, best
+
+
+def test_early_stopping_compares_unrounded_scores(tmp_path, monkeypatch):
+    """RecBole rounds to four places first and stops one evaluation late."""
+    scores = [0.03001, 0.03002, 0.03003, 0.03002, 0.03003, 0.03001, 0.9]
+    progress, best = fit_with_scores(tmp_path, monkeypatch, scores, stopping_step=3)
+    assert progress.best_epoch == 3
+    assert progress.best_score == 0.03003
+    assert progress.epoch == 6  # three evaluations without a better one
+    assert best.tolist() == pytest.approx([-0.1 * 3 * 3] * 3)  # weights of epoch 3
+
+
+def test_evaluation_every_other_epoch_and_at_the_end(tmp_path, monkeypatch):
+    progress, _ = fit_with_scores(tmp_path, monkeypatch, [0.1, 0.2, 0.3], epochs=5, eval_step=2)
+    assert [entry["epoch"] for entry in progress.curve if "valid" in entry] == [2, 4, 5]
+    assert progress.best_epoch == 5
+
+
+def test_weighted_selection(tmp_path, monkeypatch):
+    progress, _ = fit_with_scores(tmp_path, monkeypatch, [0.5, 0.1], epochs=2, valid_metric="0.2*Recall@10-NDCG@10")
+    assert progress.best_epoch == 2
+    assert progress.best_score == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("model", ["SASRec", "BERT4Rec", "GRU4Rec"])
+def test_same_seed_same_metrics_bit_for_bit(model, options):
+    first, second = (run(model, "tiny", **options) for _ in range(2))
+    assert first.test == second.test and first.valid == second.valid
+    assert [entry["loss"] for entry in first.curve] == [entry["loss"] for entry in second.curve]
+    other = run(model, "tiny", **options, seed=7)
+    assert [entry["loss"] for entry in other.curve] != [entry["loss"] for entry in first.curve]
+
+
+def test_checkpoints_are_plain_data(options, monkeypatch):
+    """Nothing but tensors, numbers and text: they load with weights_only=True (the default refuses objects)."""
+    saved = {}
+    original = checkpoint.save
+    monkeypatch.setattr(
+        checkpoint, "save", lambda content, path: (saved.update({path.name: content}), original(content, path))
+    )
+    run("SASRec", "tiny", **options)
+
+    def check(value):
+        if isinstance(value, dict):
+            for key, part in value.items():
+                assert isinstance(key, str | int)
+                check(part)
+        elif isinstance(value, list | tuple):
+            for part in value:
+                check(part)
+        else:
+            assert value is None or isinstance(value, bool | int | float | str | torch.Tensor), type(value)
+
+    assert set(saved) == {"state.pt", "best.pt"}
+    for content in saved.values():
+        check(content)
+
+
+def test_random_state_round_trip():
+    import random
+
+    import numpy as np
+
+    def draw():
+        return random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.rand(1).item()
+
+    draw()
+    state = checkpoint.random_state()
+    first = draw()
+    draw()
+    checkpoint.set_random_state(state)
+    assert draw() == first
+
+
+def test_mixed_precision_runs(options):
+    assert run("SASRec", "tiny", **options, enable_amp=True).test["recall@10"] > 0
