@@ -55,7 +55,7 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
             equals, text = "=", rest.pop(0)
         if key in parsed:
             raise UserError(f"--{key} is given twice")
-        as_text = key in ("model", "dataset", "config_files")
+        as_text = key in ("model", "dataset", "config_files") or key.endswith("_num_interval")  # [5,inf) is no YAML
         parsed[key] = True if not equals else text if as_text else parse_value(text, key)
     return parsed
 
@@ -88,6 +88,10 @@ def _main(options: dict[str, Any]) -> int:
     seeds = _seeds(options.pop("seeds", []))
 
     resume, rerun = options.pop("resume", False), options.pop("rerun", False)
+    if resume and rerun:
+        raise UserError("--resume and --rerun: give one of them")
+    if seeds and "seed" in options:
+        raise UserError("--seed and --seeds: give one of them")
     if len(models) == 1 and len(seeds) <= 1:
         return _run_one(models[0], dataset, config_files, resume, {**options, **({"seed": seeds[0]} if seeds else {})})
     return _run_several(models, dataset, config_files, seeds, resume, rerun, options)

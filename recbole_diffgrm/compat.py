@@ -1,7 +1,7 @@
 """RecBole 1.2.1 on today's libraries: the one place that knows its rough edges.
 
 Import RecBole's parts through this module. What is smoothed elsewhere and why: the command line and `eval`
-(config.config), checkpoints that pickle the whole Config (training.checkpoint), rounded metrics (evaluation.metrics).
+(config.config), checkpoints that pickle the whole Config (training.checkpoint), rounded metrics (config.config).
 """
 
 import ctypes

@@ -49,7 +49,8 @@ def archives():
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `files`. `cut_after` bytes a response breaks off; `ranges` False ignores Range requests."""
+    """Serves `files`. A response breaks off after `cut_after` bytes, or at byte `ends_at` of a file; `ranges` False
+    ignores Range requests."""
 
     daemon_threads = True
 
@@ -57,6 +58,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = archives()
         self.cut_after = None
+        self.ends_at = None
         self.ranges = True
         self.requests: list[tuple[str, str | None, int]] = []  # (name, Range header, bytes sent)
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -83,6 +85,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         body = content[start : start + self.server.cut_after] if self.server.cut_after else content[start:]
+        if self.server.ends_at is not None:
+            body = body[: max(0, self.server.ends_at - start)]
         self.server.requests.append((name, asked, len(body)))
         self.wfile.write(body)
         self.close_connection = True
@@ -114,12 +118,12 @@ def check_files(folder):
         "description": "Two lines",
     }
     assert set(texts["B2"].values()) == set(texts["B3"].values()) == {""}
-    assert sorted(path.name for path in folder.iterdir()) == ["Amazon_Beauty.inter", "Amazon_Beauty.item"]
+    left = {path.name for path in folder.iterdir()} - {".lock"}
+    assert left == {"Amazon_Beauty.inter", "Amazon_Beauty.item"}
 
 
 def test_download_and_convert(server, tmp_path):
-    conversion = amazon.fetch("Amazon_Beauty", tmp_path / "Amazon_Beauty", server.url)
-    assert conversion == amazon.Conversion(4, 3, broken_reviews=2, broken_metadata=2, items_without_metadata=1)
+    amazon.fetch("Amazon_Beauty", tmp_path / "Amazon_Beauty", server.url)
     check_files(tmp_path / "Amazon_Beauty")
 
 
@@ -150,28 +154,58 @@ def test_a_part_of_something_else_is_replaced(server, tmp_path):
     check_files(folder)
 
 
-def test_after_too_many_cuts_the_next_call_goes_on(server, tmp_path):
-    server.cut_after = 10
+def test_after_too_many_cuts_the_next_call_goes_on(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "PAUSE", 0)
+    server.ends_at = 50
     folder = tmp_path / "Amazon_Beauty"
-    with pytest.raises(UserError, match=r"50 bytes are kept .* goes on from there"):
+    with pytest.raises(UserError, match=r"50 bytes are kept, the same command goes on from there.* two ways out"):
         amazon.fetch("Amazon_Beauty", folder, server.url)
-    server.cut_after = None
+    assert len(server.requests) == download.TRIES
+    server.ends_at = None
     amazon.fetch("Amazon_Beauty", folder, server.url)
-    assert (server.requests[download.TRIES][1]) == "bytes=50-"
+    assert server.requests[download.TRIES][1] == "bytes=50-"
     check_files(folder)
+
+
+def test_archives_put_there_by_hand_are_used_and_stay(server, tmp_path):
+    folder = tmp_path / "Amazon_Beauty"
+    folder.mkdir()
+    (folder / "meta_Beauty.json.gz").write_bytes(server.files.pop("meta_Beauty.json.gz"))
+    amazon.fetch("Amazon_Beauty", folder, server.url)
+    assert (folder / "meta_Beauty.json.gz").exists()
+    (folder / "meta_Beauty.json.gz").unlink()
+    check_files(folder)
+
+
+def test_two_at_once(server, tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    server.cut_after = 100
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(amazon.fetch, "Amazon_Beauty", tmp_path / "Amazon_Beauty", server.url) for _ in range(2)]
+        assert [future.result() for future in done] == [None, None]
+    reviews = [sent for name, _, sent in server.requests if name.startswith("reviews")]
+    assert sum(reviews) == len(server.files["reviews_Beauty_5.json.gz"])  # downloaded once
+    check_files(tmp_path / "Amazon_Beauty")
+
+
+def test_folder_that_cannot_be_written(server, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be used"):
+        amazon.fetch("Amazon_Beauty", tmp_path / "file" / "Amazon_Beauty", server.url)
 
 
 def test_truncated_archive(server, tmp_path):
     server.files["meta_Beauty.json.gz"] = server.files["meta_Beauty.json.gz"][:-20]
     with pytest.raises(UserError, match="damaged at its source"):
         amazon.fetch("Amazon_Beauty", tmp_path / "Amazon_Beauty", server.url)
-    kept = [path.name for path in (tmp_path / "Amazon_Beauty").iterdir()]
-    assert kept == ["reviews_Beauty_5.json.gz"]  # whole, and used by the next call
+    kept = {path.name for path in (tmp_path / "Amazon_Beauty").iterdir()} - {".lock"}
+    assert kept == {"reviews_Beauty_5.json.gz"}  # whole, and used by the next call
 
 
 def test_missing_at_the_server(server, tmp_path):
     del server.files["meta_Beauty.json.gz"]
-    with pytest.raises(UserError, match="404"):
+    with pytest.raises(UserError, match=r"404.*two ways out"):
         amazon.fetch("Amazon_Beauty", tmp_path / "Amazon_Beauty", server.url)
 
 
@@ -184,7 +218,7 @@ def test_no_network_names_both_ways_out(tmp_path, capsys):
     assert message.count("\n") == 1
     assert "python -m recbole_diffgrm.data --dataset=Amazon_Beauty --reviews" in message
     assert "--data_path" in message
-    assert not (tmp_path / "data").exists()
+    assert not list((tmp_path / "data").rglob("*.inter"))
 
 
 def test_unknown_category(tmp_path):

@@ -41,7 +41,7 @@ def test_recbole_reads_our_files(tmp_path):
     path = tmp_path / "odd" / "odd.item"
     path.parent.mkdir()
     write_atomic_file(path, HEADER, ODD)
-    stock = pd.read_csv(path, delimiter="\t", dtype=str, engine="python", keep_default_na=False)
+    stock = pd.read_csv(path, delimiter="\t", dtype=str, encoding=None, engine="python", keep_default_na=False)
     assert stock.values.tolist() == ODD
 
     write_atomic_file(

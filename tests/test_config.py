@@ -96,7 +96,7 @@ BAD_VALUES = {
     "MAX_ITEM_LIST_LENGTH": 0,
     "load_col": [1],
     "filter_inter_by_user_or_item": "yes please",
-    "user_inter_num_interval": 5,
+    "user_inter_num_interval": "[five,inf)",
     "item_inter_num_interval": [5],
     "normalize_all": 1,
     "eval_args": "LS",
@@ -152,6 +152,18 @@ def test_wrong_values_are_refused(key):
         ({"train_neg_sample_args": {"distribution": "uniform", "sample_num": 1}}, "loss_type CE"),
         ({"models": {"SasRec": {}}}, "Did you mean SASRec"),
         ({"models": [1]}, "models"),
+        ({"load_col": {"item": ["item_id"]}}, "load_col"),
+        ({"load_col": {"inter": "user_id,item_id"}}, "load_col"),
+        ({"user_inter_num_interval": "5"}, "interval such as"),
+        ({"train_neg_sample_args": {"distribution": "foo"}, "loss_type": "BPR"}, "train_neg_sample_args"),
+        ({"train_neg_sample_args": {"samples": 3}, "loss_type": "BPR"}, "train_neg_sample_args"),
+        ({"clip_grad_norm": {"max_norm": "x"}}, "clip_grad_norm"),
+        ({"clip_grad_norm": {"max_norm": 1.0, "norm_type": 1}}, "clip_grad_norm"),
+        ({"transform": "foo"}, "transform"),
+        ({"field_separator": ","}, "no effect"),
+        ({"amazon_url": "foo"}, "amazon_url"),
+        ({1: 2}, "keys are names"),
+        ({"metrics": ["GiniIndex"], "valid_metric": "GiniIndex@10"}, "write -GiniIndex@10"),
     ],
 )
 def test_mistakes_are_named(overrides, words):
@@ -208,6 +220,12 @@ def test_command_line_values_are_yaml_and_never_evaluated(tmp_path):
         ["--model=SASRec,SASRec"],
         ["--seeds=1,1"],
         ["--seeds=1,2", "--seed=3"],
+        ["--seeds=1", "--seed=3"],
+        ["--resume", "--rerun"],
+        ["--epochs=2024-02-30"],
+        ["--user_inter_num_interval=[5,x)"],
+        ["--model=SASRec,GRU4Rec", "--eval_args={split: {LS: valid_only}}"],
+        ["--model=SASRec,FDSA", "--load_col={inter: [user_id, item_id, timestamp]}"],
         ["--config_files=does_not_exist.yaml"],
         ["--dataset=does_not_exist"],
         ["--dataset=../up"],
@@ -255,8 +273,24 @@ def test_identity_changes_with_what_decides_the_outcome(tmp_path):
     assert len({identity(), identity(seed=1), identity(epochs=1), identity(data="e"), identity(repeatable=False)}) == 5
 
 
+def test_arguments_as_people_type_them():
+    assert parse_arguments(["--user_inter_num_interval=[5,inf)"]) == {"user_inter_num_interval": "[5,inf)"}
+    config = build_config("SASRec", "ml-100k", overrides={"topk": (5, 10), "output_dir": ROOT})
+    assert config["topk"] == [5, 10] and config["output_dir"] == str(ROOT)
+
+
+def test_no_gpu_on_request():
+    assert build_config("SASRec", "ml-100k", overrides={"use_gpu": False})["device"].type == "cpu"
+
+
 def test_properties_ship_in_the_wheel(tmp_path):
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT]
+    source = tmp_path / "source"  # without build/, whose leftovers setuptools would pack
+    source.mkdir()
+    for name in ("recbole_diffgrm", "properties"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, source]
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     files = set(zipfile.ZipFile(wheel).namelist())

@@ -83,7 +83,7 @@ def test_metrics_that_crash_in_recbole(tiny):
     from collections import Counter
 
     counts = Counter(train.inter_feat["item_id"].tolist())
-    done = evaluate(config, model, EvalLoader(config, test, trim=True), counts, keep=10)
+    done = evaluate(config, model, EvalLoader(config, test, True, counts), keep=10)
     assert done.metrics["itemcoverage@10"] == len(set(done.top.flatten().tolist())) / test.item_num
     popularity = np.mean([[counts[item] for item in row] for row in done.top.tolist()])
     assert done.metrics["averagepopularity@10"] == pytest.approx(popularity)
@@ -123,6 +123,9 @@ def test_valid_metric_sums():
     assert parse_valid_metric("ndcg@10", names).score(metrics) == 0.03
     assert parse_valid_metric("0.8*NDCG@10+0.2*Recall@10", names).score(metrics) == pytest.approx(0.038)
     assert parse_valid_metric("NDCG@10 - .5 * Recall@10", names).score(metrics) == pytest.approx(-0.005)
+    with pytest.raises(UserError, match="write -GiniIndex@10"):
+        parse_valid_metric("GiniIndex@10", ["GiniIndex@10"], ["giniindex"])
+    assert parse_valid_metric("-GiniIndex@10", ["GiniIndex@10"], ["giniindex"]).score({"giniindex@10": 1}) == -1
     for text in ("NDCG@10+", "2*", "NDCG@10**2", "NDCG@10 Recall@10", "NDCG@20", "__import__('os')"):
         with pytest.raises(UserError, match="valid_metric"):
             parse_valid_metric(text, names)

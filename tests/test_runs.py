@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -198,10 +199,56 @@ def test_one_failure_does_not_lose_the_others(options, capsys, monkeypatch):
     assert capsys.readouterr().out.count("finished already") == 2
 
 
-def test_features_missing_for_one_model(options, capsys):
-    columns = "{inter: [user_id, item_id, timestamp]}"
-    assert main([*arguments(options, load_col=columns), "--model=SASRec,FDSA"]) == 1
-    assert main([*arguments(options, load_col=columns), "--model=FDSA,S3Rec"]) == 2  # nothing ran
+def test_popularity_metrics_in_validation(options):
+    result = run("SASRec", "tiny", **options, metrics=["NDCG", "AveragePopularity"])
+    assert result.valid["averagepopularity@10"] > 1
+    assert result.test["averagepopularity@10"] > 1
+
+
+def test_lists_asked_for_later_are_made(options):
+    first = compare(["SASRec", "HGN"], "tiny", **options)
+    again = compare(["SASRec", "HGN"], "tiny", **options, save_topk=3)
+    for row, other in zip(again.rows, first.rows):
+        assert row.runs[0].run_dir != other.runs[0].run_dir
+        assert (row.runs[0].run_dir / "topk.tsv").exists()
+        assert row.runs[0].test == other.runs[0].test
+
+
+def test_config_yaml_gives_the_same_run(options):
+    first = run("SASRec", "tiny", **options)
+    again = run("SASRec", "tiny", first.run_dir / "config.yaml")
+    assert again.config_hash == first.config_hash
+    assert again.test == first.test
+
+
+def test_a_signal_at_the_end_stops_the_comparison(options, monkeypatch):
+    import signal
+
+    from recbole_diffgrm.errors import Interrupted
+
+    save = RunResult.save
+    monkeypatch.setattr(RunResult, "save", lambda self: (os.kill(os.getpid(), signal.SIGTERM), save(self)))
+    with pytest.raises(Interrupted):
+        compare(["SASRec", "GRU4Rec"], "tiny", **options)
+    assert [path.name.split("-")[0] for path in (Path(options["output_dir"]) / "tiny").iterdir()] == ["SASRec"]
+
+
+def test_data_that_cannot_be_used_leave_no_run_directory(options):
+    with pytest.raises(UserError):
+        run("SASRec", "tiny", **options, user_inter_num_interval="[1000,inf)")
+    assert not Path(options["output_dir"]).exists()
+
+
+def test_same_metrics_from_two_processes_with_two_threads(options, tmp_path):
+    outcomes = []
+    for number in (1, 2):
+        command = [sys.executable, str(ROOT / "run_recbole_diffgrm.py")]
+        command += arguments({**options, "output_dir": tmp_path / str(number)})
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
+        result = RunResult.load(next((tmp_path / str(number) / "tiny").iterdir()))
+        assert result.environment["threads"] == 2
+        outcomes.append((result.test, result.valid, [entry["loss"] for entry in result.curve]))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_single_run_prints_a_table(options, capsys):

@@ -9,7 +9,7 @@ import torch
 
 from recbole_diffgrm import UserError
 from recbole_diffgrm.config import build_config
-from recbole_diffgrm.data.dataset import FlatSequentialDataset
+from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.data.sequences import FlatSequences, leave_last_out
 from tests.conftest import write_dataset
@@ -231,8 +231,43 @@ def test_data_that_cannot_be_used(lines, words, tmp_path):
 def test_missing_column(tmp_path):
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "t.inter").write_text("user_id:token\titem_id:token\nu\ti\n")
-    with pytest.raises(UserError, match="no column timestamp"):
+    with pytest.raises(UserError, match="must have a column timestamp:float"):
         FlatSequentialDataset(make_config(tmp_path, dataset="t"))
+
+
+def test_column_of_another_type(tmp_path):
+    """As tokens, times would be numbered by appearance."""
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "t.inter").write_text("user_id:token\titem_id:token\ttimestamp:token\nu\ti\t3\n")
+    with pytest.raises(UserError, match=r"must have a column timestamp:float; it has .*timestamp:token"):
+        FlatSequentialDataset(make_config(tmp_path, dataset="t"))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"load_col": {"inter": ["user_id", "item_id", "timestamp", "rated"]}},
+        {"load_col": {"inter": ["user_id", "item_id"]}},
+        {"load_col": {"inter": ["user_id", "item_id", "timestamp"], "item": ["categories"]}},
+        {"val_interval": {"stars": "[3,inf)"}},
+        {"threshold": {"stars": 3}},
+        {"seq_len": {"categories": "a"}},
+        {"user_inter_num_interval": "[1000,inf)"},
+    ],
+)
+def test_settings_that_do_not_fit_the_data(tiny, overrides):
+    with pytest.raises(UserError):
+        load_dataset(make_config(tiny, **overrides))
+
+
+def test_duplicates_keep_the_order_of_ties(tmp_path):
+    (tmp_path / "t").mkdir()
+    lines = ["user_id:token\titem_id:token\ttimestamp:float", *(f"u\ti{i % 30}\t{i // 20}" for i in range(60))]
+    (tmp_path / "t" / "t.inter").write_text("\n".join(lines) + "\n")
+    dataset = FlatSequentialDataset(make_config(tmp_path, dataset="t", rm_dup_inter="last"))
+    dataset._change_feat_format()
+    order = [int(token[1:]) for token in dataset.id2token("item_id", dataset.inter_feat.flat.item)]
+    assert order == list(range(30))
 
 
 def test_filters_of_recbole_still_work(tiny):

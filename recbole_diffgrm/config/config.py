@@ -13,7 +13,7 @@ from recbole_diffgrm.config.valid_metric import parse_valid_metric
 from recbole_diffgrm.errors import UserError
 
 from recbole.config import Config as RecBoleConfig  # isort: skip
-from recbole.evaluator import metric_types  # isort: skip
+from recbole.evaluator import metric_types, smaller_metrics  # isort: skip
 from recbole.evaluator.register import metric_information, metrics_dict  # isort: skip
 from recbole.utils import EvaluatorType, InputType  # isort: skip
 
@@ -44,7 +44,6 @@ class Config(RecBoleConfig):
     def __init__(self, model: str, dataset: str, values: dict[str, Any]):
         self.values = values  # plain data: what the user would have to write to get this run
         super().__init__(model=compat.model_class(model), dataset=dataset)
-        self["device_name"] = str(self["device"])
 
     def _build_yaml_loader(self):
         return layers.Loader
@@ -71,9 +70,14 @@ class Config(RecBoleConfig):
         self.final_config_dict["data_path"] = str(dataset_dir(self.values["data_path"], self.dataset))
         self.final_config_dict["metric_decimal_place"] = 20  # RecBole rounds; never before a comparison of scores
 
+    def _init_device(self):
+        if not self.final_config_dict["use_gpu"]:  # RecBole looks at gpu_id alone
+            self.final_config_dict["gpu_id"] = ""
+        super()._init_device()
+
     @property
     def valid_metric_terms(self):
-        return parse_valid_metric(self["valid_metric"], metric_names(self.values))
+        return parse_valid_metric(self["valid_metric"], metric_names(self.values), smaller_metrics)
 
     def identity(self, data_fingerprint: str) -> str:
         """Short hash of everything that decides the outcome of the run."""
@@ -87,7 +91,7 @@ class Config(RecBoleConfig):
 def build_config(
     model: str,
     dataset: str,
-    config_files: Sequence[str | Path] = (),
+    config_files: str | Path | Sequence[str | Path] = (),
     overrides: dict[str, Any] | None = None,
     compared_with: Sequence[str] = (),
 ) -> Config:
@@ -95,7 +99,9 @@ def build_config(
     check_model_name(model)
     if not isinstance(dataset, str) or not dataset or Path(dataset).name != dataset:
         raise UserError(f"dataset must be the name of a folder below data_path, not {dataset!r}")
-    user_layers = [(str(path), layers.read_yaml(find_config_file(path))) for path in config_files]
+    if isinstance(config_files, str | Path):
+        config_files = [config_files]
+    user_layers = [(str(path), layers.read_yaml(Path(path))) for path in config_files]
     user_layers.append((COMMAND_LINE, dict(overrides or {})))
     for source, layer in user_layers:
         for name in layers.model_sections(source, layer):
@@ -135,13 +141,6 @@ def known_keys(model: str) -> set[str]:
     return set(layers.recbole_defaults(model)) | from_files
 
 
-def find_config_file(path: str | Path) -> Path:
-    """As given or, for the files that come with the project (preset/cpu.yaml), below properties/."""
-    given = Path(path)
-    shipped = layers.properties_dir() / given
-    return shipped if not given.exists() and shipped.exists() else given
-
-
 def dataset_dir(data_path: str, dataset: str) -> Path:
     folder = Path(data_path) / dataset
     if dataset == "ml-100k" and not (folder / f"{dataset}.inter").exists():
@@ -154,6 +153,10 @@ def metric_names(values: dict[str, Any]) -> list[str]:
 
 
 def _normalise(key: str, value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        value = list(value)
     if key in ("metrics", "topk") and value is not None and not isinstance(value, list):
         return [value]
     if key == "learner" and isinstance(value, str):
@@ -167,7 +170,7 @@ def _complete(model: str, values: dict[str, Any]) -> None:
     """Fill in what follows from other settings."""
     overall = layers.read_yaml(layers.properties_dir() / "overall.yaml")
     values["eval_args"] = {**overall["eval_args"], **values["eval_args"]}
-    if isinstance(values["clip_grad_norm"], dict):
+    if isinstance(values["clip_grad_norm"], dict):  # RecBole's way to write it
         values["clip_grad_norm"] = values["clip_grad_norm"]["max_norm"]
     default_loss = "BPR" if getattr(compat.model_class(model), "input_type", None) == InputType.PAIRWISE else None
     if values.get("loss_type", default_loss) == "BPR" and values["train_neg_sample_args"] is None:
@@ -195,7 +198,7 @@ def _check_together(values: dict[str, Any]) -> None:
             raise UserError(
                 f"metrics: {metric} is not available.{schema.nearest(metric, usable)} ({', '.join(usable)})"
             )
-    parse_valid_metric(values["valid_metric"], metric_names(values))
+    parse_valid_metric(values["valid_metric"], metric_names(values), smaller_metrics)
 
     if values.get("loss_type") == "CE" and values["train_neg_sample_args"] is not None:
         raise UserError("train_neg_sample_args: loss_type CE uses no negative items; set it to ~ or use loss_type BPR")

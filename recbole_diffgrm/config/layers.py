@@ -32,7 +32,7 @@ def parse_value(text: str, name: str) -> Any:
     """A command-line value as YAML."""
     try:
         return yaml.load(text, Loader=Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-02-30 looks like a date
         raise UserError(f"--{name}: {text!r} is not a YAML value ({_first_line(error)})") from None
 
 
@@ -45,7 +45,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"configuration file {path} cannot be read: {error}") from None
     try:
         content = yaml.load(text, Loader=Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{path} is not valid YAML: {_first_line(error)}") from None
     if content is None:
         return {}

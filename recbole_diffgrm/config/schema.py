@@ -1,6 +1,7 @@
 """What a configuration may hold: known keys, types and ranges. Every complaint is one line."""
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -55,25 +56,41 @@ TEXT = Rule(lambda v: isinstance(v, str) and v != "", "a text")
 NAMES = list_of(TEXT, "a list of names")
 MAPPING = Rule(lambda v: isinstance(v, dict), "a mapping such as {key: value}")
 PROBABILITY = number(0, 1, below=True)
-COLUMNS = Rule(
-    lambda v: (
-        isinstance(v, dict)
-        and all(isinstance(c, str) or (isinstance(c, list) and all(isinstance(x, str) for x in c)) for c in v.values())
-    ),
-    "a mapping such as {inter: [user_id, item_id, timestamp]}",
+INTERVAL = Rule(
+    lambda v: isinstance(v, str) and re.fullmatch(r"[\[(]\s*\d+\s*,\s*(\d+|inf)\s*[\])]", v) is not None,
+    "an interval such as [5,inf)",
 )
+ADDRESS = Rule(lambda v: isinstance(v, str) and re.match(r"https?://.", v) is not None, "an address http(s)://...")
+
+
+def columns(*required: str) -> Rule:
+    def accepts(v):
+        return isinstance(v, dict) and all(map(NAMES.accepts, v.values())) and set(required) <= set(v)
+
+    return Rule(accepts, "lists of columns such as {inter: [user_id, item_id, timestamp]}")
+
+
+def _is_sampling(v: Any) -> bool:
+    rules = {"distribution": choice("uniform", "popularity"), "sample_num": integer(1), "alpha": number(0)}
+    return isinstance(v, dict) and set(v) <= set(rules) and all(rules[key].accepts(part) for key, part in v.items())
+
+
+def _is_clip(v: Any) -> bool:
+    limit = v["max_norm"] if isinstance(v, dict) and set(v) == {"max_norm"} else v
+    return _is_number(limit) and limit > 0
+
 
 RULES: dict[str, Rule] = {
     # data
     "data_path": TEXT,
-    "amazon_url": TEXT,
+    "amazon_url": ADDRESS,
     "MAX_ITEM_LIST_LENGTH": integer(1),
-    "load_col": COLUMNS,
-    "unload_col": optional(COLUMNS),
+    "load_col": columns("inter"),
+    "unload_col": optional(columns()),
     "seq_len": optional(MAPPING),
     "filter_inter_by_user_or_item": BOOLEAN,
-    "user_inter_num_interval": optional(TEXT),
-    "item_inter_num_interval": optional(TEXT),
+    "user_inter_num_interval": optional(INTERVAL),
+    "item_inter_num_interval": optional(INTERVAL),
     "rm_dup_inter": optional(choice("first", "last")),
     "val_interval": optional(MAPPING),
     "threshold": optional(MAPPING),
@@ -95,12 +112,12 @@ RULES: dict[str, Rule] = {
     "learning_rate": number(0, above=True),
     "scheduler": choice("constant", "linear", "cosine"),
     "warmup_steps": integer(0),
-    "clip_grad_norm": Rule(
-        lambda v: v is None or (_is_number(v) and v > 0) or (isinstance(v, dict) and "max_norm" in v),
-        "a number above 0, {max_norm: 1.0}, or ~",
-    ),
+    "clip_grad_norm": optional(Rule(_is_clip, "a number above 0, or {max_norm: 1.0}")),
     "weight_decay": number(0),
-    "train_neg_sample_args": optional(MAPPING),
+    "train_neg_sample_args": optional(
+        Rule(_is_sampling, "a mapping such as {distribution: uniform, sample_num: 1, alpha: 1.0}")
+    ),
+    "transform": optional(choice("mask_itemseq", "inverse_itemseq", "crop_itemseq", "reorder_itemseq")),
     "enable_amp": BOOLEAN,
     "shuffle": BOOLEAN,
     # running
@@ -138,6 +155,7 @@ RULES: dict[str, Rule] = {
 
 # Keys of RecBole that have no effect here: setting one would promise something that does not happen.
 WITHOUT_EFFECT = {
+    "field_separator": "columns of atomic files are separated by tabs",
     "checkpoint_dir": "checkpoints lie in the run directory; set output_dir",
     "save_dataset": "the atomic files are read at every run",
     "dataset_save_path": "the atomic files are read at every run",
@@ -173,7 +191,9 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f" Did you mean {by_lower[close[0]]}?" if close else ""
 
 
-def check_known(key: str, known: Iterable[str], source: str) -> None:
+def check_known(key: Any, known: Iterable[str], source: str) -> None:
+    if not isinstance(key, str):
+        raise UserError(f"{source}: keys are names, not {key!r}")
     if key in WITHOUT_EFFECT:
         raise UserError(f"{source}: {key} has no effect here: {WITHOUT_EFFECT[key]}")
     known = set(known)

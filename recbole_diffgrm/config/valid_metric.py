@@ -1,7 +1,7 @@
 """`valid_metric`: one metric, or a weighted sum of metrics such as 0.8*NDCG@10+0.2*Recall@10."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from recbole_diffgrm.errors import UserError
@@ -17,8 +17,8 @@ class ValidMetric:
         return sum(weight * float(metrics[name]) for weight, name in self.terms)
 
 
-def parse_valid_metric(text: str, available: list[str]) -> ValidMetric:
-    """`available` names metrics x topk, as people write them (NDCG@10)."""
+def parse_valid_metric(text: str, available: list[str], smaller_is_better: Collection[str] = ()) -> ValidMetric:
+    """`available` names metrics x topk, as people write them (NDCG@10). The score is maximised."""
     names = {name.lower(): name for name in available}
     terms, position = [], 0
     while position < len(text):
@@ -28,6 +28,8 @@ def parse_valid_metric(text: str, available: list[str]) -> ValidMetric:
         sign, weight, name = match.groups()
         if name.lower() not in names:
             raise UserError(f"valid_metric: {name} is not among metrics x topk ({', '.join(available)})")
+        if sign != "-" and name.lower().split("@")[0] in smaller_is_better:
+            raise UserError(f"valid_metric: of {name} less is better, and the score is maximised: write -{name}")
         terms.append((float(weight or 1) * (-1 if sign == "-" else 1), name.lower()))
         position = match.end()
     if not terms:

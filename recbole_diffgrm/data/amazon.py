@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from tqdm import tqdm
 
 from recbole_diffgrm.config.schema import nearest
 from recbole_diffgrm.data.atomic import write_atomic_file
-from recbole_diffgrm.data.download import Unreachable, download
+from recbole_diffgrm.data.download import DownloadFailed, download
 from recbole_diffgrm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -90,21 +91,34 @@ def archive_names(dataset: str) -> tuple[str, str]:
     return f"reviews_{category}_5.json.gz", f"meta_{category}.json.gz"
 
 
-def fetch(dataset: str, folder: Path, url: str) -> Conversion:
-    """Download a category and convert it into `folder`."""
+def fetch(dataset: str, folder: Path, url: str) -> None:
+    """Download a category and convert it into `folder`. Archives that lie there already are used, and stay."""
     names = archive_names(dataset)
     try:
-        archives = [download(f"{url.rstrip('/')}/{name}", folder / name) for name in names]
-    except Unreachable as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Two runs on the same data set: the second waits, and then finds all done.
+        with FileLock(folder / ".lock"):
+            if not (folder / f"{dataset}.inter").exists():
+                _fetch(dataset, names, folder, url)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be used: {error.strerror}") from None
+
+
+def _fetch(dataset: str, names: tuple[str, str], folder: Path, url: str) -> None:
+    archives = [folder / name for name in names]
+    missing = [archive for archive in archives if not archive.exists()]
+    try:
+        for archive in missing:
+            download(f"{url.rstrip('/')}/{archive.name}", archive)
+    except DownloadFailed as error:
         raise UserError(
-            f"{error} cannot be reached, and {folder} has no {dataset}.inter. Two ways out: get {names[0]} and "
-            f"{names[1]} by hand and run `python -m recbole_diffgrm.data --dataset={dataset} --reviews=FILE "
-            f"--meta=FILE --data_path={folder.parent}`; or set --data_path to a folder that has {dataset}/"
+            f"{error}. {folder} has no {dataset}.inter; two ways out: get {names[0]} and {names[1]} by hand and run "
+            f"`python -m recbole_diffgrm.data --dataset={dataset} --reviews=FILE --meta=FILE "
+            f"--data_path={folder.parent}`; or set --data_path to a folder that has {dataset}/"
         ) from None
-    conversion = convert(dataset, *archives, folder)
-    for archive in archives:
+    convert(dataset, *archives, folder)
+    for archive in missing:
         archive.unlink()
-    return conversion
 
 
 def convert(dataset: str, reviews: Path, metadata: Path, folder: Path) -> Conversion:

@@ -26,6 +26,19 @@ ARROW_TYPES = {
 BLOCK_SIZE = 1 << 26  # bytes of .inter read at once
 
 
+def load_dataset(config) -> "FlatSequentialDataset":
+    """Load, filter and number a data set; settings that RecBole cannot carry out on it are one line."""
+    try:
+        return FlatSequentialDataset(config)
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise UserError(
+            f"{config.dataset} cannot be loaded with these settings: {type(error).__name__}: {error} (check load_col, "
+            "filters and the like)"
+        ) from error
+
+
 class FlatSequentialDataset(SequentialDataset):
     """Loads, filters and numbers like RecBole (the same ids in the same order); differs in what it keeps in memory."""
 
@@ -37,9 +50,10 @@ class FlatSequentialDataset(SequentialDataset):
         if not path.exists():
             raise UserError(f"{path} does not exist: put it there, or set data_path to a folder that has {token}/")
         columns = read_header(path)
-        for field in (self.uid_field, self.iid_field, self.time_field):
-            if field not in columns:
-                raise UserError(f"{path} has no column {field}; it has {', '.join(columns)}")
+        for field, kind in ((self.uid_field, "token"), (self.iid_field, "token"), (self.time_field, "float")):
+            if columns.get(field) != kind:
+                found = ", ".join(f"{name}:{kind}" for name, kind in columns.items())
+                raise UserError(f"{path} must have a column {field}:{kind}; it has {found}")
             if field not in self.config["load_col"]["inter"]:
                 raise UserError(f"load_col: inter must name {field}")
         super()._load_data(token, dataset_path)
@@ -55,6 +69,9 @@ class FlatSequentialDataset(SequentialDataset):
             for name, kind in read_header(path).items()
             if (load_col is None or name in load_col) and (unload_col is None or name not in unload_col)
         }
+        missing = (load_col or set()) - set(wanted)
+        if missing:
+            raise UserError(f"load_col: {path} has no column {', '.join(sorted(missing))}")
         if not wanted:
             return None
         table = _read_interactions(path, wanted) if source == FeatureSource.INTERACTION else _read_table(path, wanted)
@@ -75,6 +92,13 @@ class FlatSequentialDataset(SequentialDataset):
         parts = [[as_type(part) for part in text.split(separator) if part][:most] for text in table[name].fillna("")]
         table[name] = [np.array(part, dtype=object if as_type is str else float) for part in parts]
         self.field2seqlen[name] = max(map(len, parts), default=0)
+
+    def _remove_duplication(self):
+        """RecBole sorts by time with an unstable sort; ties are to keep the order of the file."""
+        keep = self.config["rm_dup_inter"]
+        if keep is not None:
+            ordered = self.inter_feat.sort_values(self.time_field, kind="stable")
+            self.inter_feat = ordered.drop_duplicates([self.uid_field, self.iid_field], keep=keep)
 
     def _reset_index(self):
         if self.inter_feat.empty:

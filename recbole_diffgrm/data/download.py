@@ -3,6 +3,7 @@
 import gzip
 import http
 import http.client
+import time
 import urllib.error
 import urllib.request
 import zlib
@@ -12,12 +13,13 @@ from tqdm import tqdm
 
 from recbole_diffgrm.errors import UserError
 
-TRIES = 5
+TRIES = 5  # in a row without a new byte
+PAUSE = 1.0  # seconds before another try, growing with the tries
 TIMEOUT = 30  # seconds without a byte
 
 
-class Unreachable(Exception):
-    """The server cannot be reached at all."""
+class DownloadFailed(Exception):
+    """Why a file could not be had. What arrived of it is kept."""
 
 
 def download(url: str, path: Path) -> Path:
@@ -25,16 +27,14 @@ def download(url: str, path: Path) -> Path:
     if path.exists():
         return path
     part = path.with_name(path.name + ".part")
-    for is_second in (False, True):
+    for _ in range(2):  # a .part of another version of the file can be the cause of a fault: once more from the start
         _fetch(url, part)
         fault = archive_fault(part)
         if fault is None:
             part.replace(path)
             return path
-        part.unlink()  # a .part of another version of the file can be the cause: once more from the start
-        if is_second:
-            raise UserError(f"{url} is damaged at its source ({fault}): nothing was kept; try again later")
-    return path
+        part.unlink()
+    raise DownloadFailed(f"{url} is damaged at its source ({fault})")
 
 
 def archive_fault(path: Path) -> str | None:
@@ -49,22 +49,26 @@ def archive_fault(path: Path) -> str | None:
 
 
 def _fetch(url: str, part: Path) -> None:
-    for attempt in range(1, TRIES + 1):
+    tries = 0
+    while True:
+        before = part.stat().st_size if part.exists() else 0
         try:
             if _fetch_once(url, part):
                 return
             reason = "the connection was cut"
         except urllib.error.HTTPError as error:
-            raise UserError(f"{url}: the server answered {error.code} {error.reason}") from None
-        except (OSError, http.client.HTTPException) as error:  # URLError and time-outs are OSErrors
+            raise DownloadFailed(f"{url}: the server answered {error.code} {error.reason}") from None
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            reason = f"no connection ({getattr(error, 'reason', error)})"
             if not part.exists():
-                raise Unreachable(url) from None
-            reason = f"the connection broke ({error})"
-        if attempt == TRIES:
-            raise UserError(
-                f"{url}: {reason} {TRIES} times; {part.stat().st_size:,} bytes are kept in {part}, the same command "
-                "goes on from there"
-            )
+                raise DownloadFailed(f"{url}: {reason}") from None
+        except OSError as error:
+            raise UserError(f"{part} cannot be written: {error.strerror}") from None
+        got = part.stat().st_size if part.exists() else 0
+        tries = 1 if got > before else tries + 1
+        if tries == TRIES:
+            raise DownloadFailed(f"{url}: {reason}; {got:,} bytes are kept, the same command goes on from there")
+        time.sleep(PAUSE * (tries - 1))
 
 
 def _fetch_once(url: str, part: Path) -> bool:

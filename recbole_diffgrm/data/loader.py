@@ -1,5 +1,6 @@
 """Batches of prefix samples: bucketed by length and trimmed for training, in order for evaluation."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -74,10 +75,11 @@ class EvalBatch(NamedTuple):
 class EvalLoader:
     """Validation or test users, sorted by history length so that trimmed batches stay narrow."""
 
-    def __init__(self, config, dataset: FlatSequentialDataset, trim: bool):
+    def __init__(self, config, dataset: FlatSequentialDataset, trim: bool, item_counts: Counter | None = None):
         self.dataset = dataset
         self.samples = dataset.inter_feat
         self.trim = trim
+        self.item_counts = item_counts or Counter()  # in training, for metrics of popularity
         self.leave_out_history = not config["repeatable"]
         self.transform = construct_transform(config)
         if isinstance(self.transform, MaskItemSequence):  # masks for training, drawn at random

@@ -1,6 +1,5 @@
 """One pass over validation or test users: ranks of the targets and RecBole's own metrics, at full precision."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,12 +25,11 @@ def evaluate(
     config,
     model,
     loader: EvalLoader,
-    item_counts: Counter | None = None,
     keep: int = 0,
     label: str = "Evaluate",
     check_stop: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """`keep` top items per user are kept; `item_counts` (training) is for metrics of popularity."""
+    """`keep` top items per user are kept."""
     evaluator = Evaluator(config)
     needs = {need for metric in evaluator.metric_class.values() for need in metric.metric_need}
     longest = max(config["topk"])
@@ -59,7 +57,7 @@ def evaluate(
     if "rec.items" in needs:
         collected.set("rec.items", top[:, :longest].long())
     collected.set("data.num_items", loader.dataset.item_num)
-    collected.set("data.count_items", item_counts or Counter())
+    collected.set("data.count_items", loader.item_counts)
     metrics = {name: float(value) for name, value in evaluator.evaluate(collected).items()}
     return Evaluation(metrics, ranks, top[:, :keep] if keep else None)
 

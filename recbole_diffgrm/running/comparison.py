@@ -4,7 +4,7 @@ import csv
 import io
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import numpy as np
 from tabulate import tabulate
 
 from recbole_diffgrm.config import Config, build_config
+from recbole_diffgrm.config.config import metric_names
+from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.evaluation.significance import ndcg_at, paired_p_value
 from recbole_diffgrm.running.result import RunResult, write_json, write_text
@@ -26,7 +28,7 @@ class Row:
     model: str
     runs: list[RunResult]
     errors: list[Exception] = field(default_factory=list)
-    p_value: float | None = None  # against the best model; None for the best itself
+    p_value: float | None = None  # of the difference from the best model; None for the best itself
 
     def values(self, metric: str) -> np.ndarray:
         return np.array([run.test[metric] for run in self.runs])
@@ -48,8 +50,8 @@ class Comparison:
 
     @property
     def best(self) -> Row | None:
-        ranked = [row for row in self.rows if row.runs]
-        return max(ranked, key=lambda row: _per_user(row)[1].mean(), default=None)
+        """By mean NDCG@10: the one that the others are tested against."""
+        return next((row for row in self.rows if row.runs and row.p_value is None), None)
 
     def table(self, style: str = "github") -> str:
         head = ["model", *self.metrics, "p (NDCG@10, vs best)", "seconds", "epochs"]
@@ -69,7 +71,7 @@ class Comparison:
 def compare(
     models: Sequence[str],
     dataset: str,
-    config_files: Sequence[str | Path] = (),
+    config_files: str | Path | Sequence[str | Path] = (),
     *,
     seeds: Sequence[int] = (),
     resume: bool = False,
@@ -81,6 +83,8 @@ def compare(
         raise UserError(f"model: {', '.join(models)} names a model twice")
     if len(set(seeds)) != len(seeds):
         raise UserError(f"seeds: {', '.join(map(str, seeds))} names a seed twice")
+    if resume and rerun:
+        raise UserError("resume and rerun: give one of them")
     if seeds and "seed" in overrides:
         raise UserError("seed and seeds: give one of them")
     configs = {  # all of them first: a mistake in the last is found before the first one trains
@@ -90,10 +94,16 @@ def compare(
         ]
         for model in models
     }
-    rows = [_run_model(model, of_model, resume=resume, reuse=not rerun) for model, of_model in configs.items()]
     first = configs[models[0]][0]
-    metrics = [name.lower() for name in _metric_columns(first)]
-    comparison = _with_p_values(Comparison(dataset, metrics, rows))
+    metrics = [name.lower() for name in metric_names(first.values)]
+    for config in (config for of_model in configs.values() for config in of_model):
+        if config["eval_args"]["split"]["LS"] == "valid_only":
+            raise UserError("eval_args: a comparison needs test users, and the split valid_only has none")
+        if [name.lower() for name in metric_names(config.values)] != metrics:
+            raise UserError(f"metrics and topk: {config.model} has others than {first.model}")
+        check_files(config)
+    rows = [_run_model(model, of_model, resume=resume, reuse=not rerun) for model, of_model in configs.items()]
+    comparison = Comparison(dataset, metrics, _with_p_values(rows))
     return _save(comparison, Path(first["output_dir"]) / dataset)
 
 
@@ -111,33 +121,25 @@ def _run_model(model: str, configs: list[Config], resume: bool, reuse: bool) -> 
     return row
 
 
-def _metric_columns(config: Config) -> list[str]:
-    return [f"{metric}@{k}" for metric in config["metrics"] for k in config["topk"]]
-
-
-def _per_user(row: Row) -> tuple[np.ndarray, np.ndarray]:
-    """(users, NDCG@10 of each as the mean over seeds)."""
+def _per_user(row: Row) -> np.ndarray:
+    """NDCG@10 of each test user, as the mean over seeds. The order of users is the data set's, for every model."""
     per_seed = []
     for run in row.runs:
         with np.load(run.run_dir / "ranks.npz") as saved:
-            per_seed.append((saved["user"], ndcg_at(saved["rank"])))
-    return per_seed[0][0], np.mean([values for _, values in per_seed], axis=0)
+            per_seed.append(ndcg_at(saved["rank"]))
+    return np.mean(per_seed, axis=0)
 
 
-def _with_p_values(comparison: Comparison) -> Comparison:
-    best = comparison.best
-    if best is None or not best.runs[0].test:
-        return comparison
-    users, reference = _per_user(best)
-    rows = []
-    for row in comparison.rows:
-        p_value = None
-        if row is not best and row.runs:
-            others, values = _per_user(row)
-            if np.array_equal(users, others):
-                p_value = paired_p_value(values, reference)
-        rows.append(Row(row.model, row.runs, row.errors, p_value))
-    return Comparison(comparison.dataset, comparison.metrics, rows)
+def _with_p_values(rows: list[Row]) -> list[Row]:
+    """Each row with the p-value of its difference from the best."""
+    per_user = {row.model: _per_user(row) for row in rows if row.runs}
+    best = max(per_user, key=lambda model: per_user[model].mean(), default=None)
+    return [
+        replace(row, p_value=paired_p_value(per_user[row.model], per_user[best]))
+        if row.runs and row.model != best
+        else row
+        for row in rows
+    ]
 
 
 def _save(comparison: Comparison, parent: Path) -> Comparison:
@@ -149,7 +151,7 @@ def _save(comparison: Comparison, parent: Path) -> Comparison:
         attempt += 1
         path = parent / f"comparison-{stamp}.{attempt}"
     path.mkdir(parents=True)
-    comparison = Comparison(comparison.dataset, comparison.metrics, comparison.rows, path)
+    comparison = replace(comparison, path=path)
     seeds = sorted({run.seed for row in comparison.rows for run in row.runs})
     lines = [
         f"# {comparison.dataset}: test metrics, item level",

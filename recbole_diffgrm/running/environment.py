@@ -5,6 +5,7 @@ import platform
 import resource
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -29,12 +30,24 @@ def describe() -> dict:
     }
 
 
+def reset_peak_memory() -> None:
+    """Start measuring anew: several runs may share a process. Linux only; elsewhere the peak is the process's."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
 def peak_memory_mib() -> float:
-    """Most memory the process has held: on the GPU if one is used, else resident memory."""
+    """Most memory held since `reset_peak_memory`: on the GPU if one is used, else resident memory."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated() / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**10
+    except (OSError, StopIteration):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _commit() -> str | None:

@@ -15,10 +15,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 from recbole_diffgrm import compat
 from recbole_diffgrm.config import Config, build_config
-from recbole_diffgrm.data.dataset import FlatSequentialDataset
+from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
-from recbole_diffgrm.data.prepare import ensure_files
-from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.evaluation.evaluate import Evaluation, evaluate
 from recbole_diffgrm.running import environment, rundir
 from recbole_diffgrm.running.result import RunResult
@@ -30,7 +29,12 @@ logger = logging.getLogger(__name__)
 
 
 def run(
-    model: str, dataset: str, config_files: Sequence[str | Path] = (), *, resume: bool = False, **overrides: Any
+    model: str,
+    dataset: str,
+    config_files: str | Path | Sequence[str | Path] = (),
+    *,
+    resume: bool = False,
+    **overrides: Any,
 ) -> RunResult:
     """Train and test one model. `overrides` are configuration keys, as on the command line.
 
@@ -42,22 +46,41 @@ def run(
 
 def execute(config: Config, *, resume: bool = False, reuse: bool = False) -> RunResult:
     """`resume` continues the latest unfinished run of this configuration; `reuse` returns a finished one."""
-    ensure_files(config)
+    check_files(config)
     config_hash = config.identity(rundir.fingerprint(config))
     finished = rundir.latest_finished(config, config_hash) if reuse or resume else None
-    unfinished = rundir.latest_unfinished(config, config_hash) if resume else None
+    if finished and config["save_topk"] > finished.config["save_topk"]:
+        finished = None  # it lacks the lists that are asked for
+    unfinished = rundir.latest_unfinished(config, config_hash) if resume and not (reuse and finished) else None
     if finished and unfinished is None:
-        print(f"{config.model} on {config.dataset}, seed {config['seed']}: finished already, in {finished.run_dir}")
+        _announce(finished)
         return finished
-    directory = unfinished or rundir.create(config, config_hash)
+    environment.reset_peak_memory()
+    try:
+        dataset = load_dataset(config)
+        parts = dataset.build()  # before there is a run directory: data that cannot be used leave none
+        directory = unfinished or rundir.create(config, config_hash)
+    except BaseException:
+        if unfinished:
+            unfinished.close()
+        raise
     try:
         with rundir.logging_to(directory.path, config["state"]), StopSignal(directory.path) as stop:
             logger.info(f"{config.model} on {config.dataset}, seed {config['seed']}: {directory.path}")
             if resume and unfinished is None:
                 logger.info("no unfinished run of this configuration: started a new one")
-            return _Run(config, config_hash, directory.path, stop).finish()
+            return _Run(config, config_hash, directory.path, stop).finish(dataset, *parts)
     finally:
         directory.close()
+
+
+def _announce(finished: RunResult) -> None:
+    """Say that a run is used again, and whether something it may depend on has changed since."""
+    print(f"{finished.model} on {finished.dataset}, seed {finished.seed}: finished already, in {finished.run_dir}")
+    now = environment.describe()
+    for part in ("commit", "versions", "threads"):
+        if finished.environment[part] != now[part]:
+            print(f"  {part} then: {finished.environment[part]}; now: {now[part]}. --rerun trains it anew")
 
 
 @dataclass
@@ -67,19 +90,16 @@ class _Run:
     path: Path
     stop: StopSignal
 
-    def finish(self) -> RunResult:
+    def finish(self, dataset: FlatSequentialDataset, train_set, valid_set, test_set) -> RunResult:
         """From wherever the run stands to its result."""
         config = self.config
-        init_seed(config["seed"], config["reproducibility"])
         if config["reproducibility"] and torch.cuda.is_available():
             torch.use_deterministic_algorithms(True, warn_only=True)
-        dataset = FlatSequentialDataset(config)
-        train_set, valid_set, test_set = dataset.build()
-        _check_features(config, dataset)
         trim = compat.takes_variable_length(config.model_class)
         train = TrainLoader(config, train_set, trim)
-        valid = EvalLoader(config, valid_set, trim) if len(valid_set) else None
-        test = EvalLoader(config, test_set, trim) if len(test_set) else None
+        counts = Counter(train_set.inter_feat[dataset.iid_field].tolist())
+        valid = EvalLoader(config, valid_set, trim, counts) if len(valid_set) else None
+        test = EvalLoader(config, test_set, trim, counts) if len(test_set) else None
         statistics = dataset.statistics() | {
             "train_samples": len(train_set),
             "valid_users": len(valid_set),
@@ -95,15 +115,14 @@ class _Run:
         with SummaryWriter(str(self.path / "tensorboard")) as writer:
             model, progress = self._train(train, valid, train_set, writer)
             model.load_state_dict(checkpoint.load(self.path / "best.pt", config["device"])["state_dict"])
-            counts = Counter(train_set.inter_feat[dataset.iid_field].tolist())
             valid_metrics = progress.best_metrics
             if valid and not valid_metrics:
-                valid_metrics = evaluate(config, model, valid, counts, check_stop=self.stop.check).metrics
+                valid_metrics = evaluate(config, model, valid, check_stop=self.stop.check).metrics
             started = time.monotonic()
             test_metrics: dict[str, float] = {}
             if test:
                 evaluation = evaluate(
-                    config, model, test, counts, config["save_topk"], label="test", check_stop=self.stop.check
+                    config, model, test, config["save_topk"], label="test", check_stop=self.stop.check
                 )
                 test_metrics = evaluation.metrics
                 self._save_rankings(test_set, evaluation)
@@ -196,16 +215,3 @@ def _stages(config: Config) -> list[tuple[str, int]]:
 
 def _longest(dataset: FlatSequentialDataset) -> FlatSequentialDataset:
     return dataset.copy(dataset.inter_feat.longest_of_each_user())
-
-
-def _check_features(config: Config, dataset: FlatSequentialDataset) -> None:
-    """Models that use item features say so in selected_features or item_attribute."""
-    wanted = list(config["selected_features"] or [])
-    if config["item_attribute"]:
-        wanted.append(config["item_attribute"])
-    for name in wanted:
-        if dataset.item_feat is None or name not in dataset.item_feat:
-            raise UserError(
-                f"{config.model} uses the item feature {name!r}, which is not loaded: add it to load_col (item) and "
-                f"check that {config.dataset}.item has it"
-            )

@@ -1,6 +1,7 @@
 """Run directories: <output_dir>/<dataset>/<Model>-<time>-<hash>. One that holds result.json is finished."""
 
 import hashlib
+import itertools
 import logging
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import yaml
 from filelock import FileLock, Timeout
 
+from recbole_diffgrm.config.schema import WITHOUT_EFFECT
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.running.result import RESULT_FILE, RunResult, write_text
 
@@ -42,19 +44,19 @@ class RunDirectory:
 def create(config, config_hash: str) -> RunDirectory:
     parent = Path(config["output_dir"]) / config.dataset
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    for attempt in range(100):
+    for attempt in itertools.count():
         suffix = f".{attempt}" if attempt else ""
-        path = parent / f"{config.model}-{stamp}{suffix}-{config_hash}"
+        run = RunDirectory(parent / f"{config.model}-{stamp}{suffix}-{config_hash}")
         try:
-            path.mkdir(parents=True)
-            break
+            run.path.mkdir(parents=True)
         except FileExistsError:
             continue
         except OSError as error:
-            raise UserError(f"output_dir: {path} cannot be made ({error.strerror})") from None
-    write_text(yaml.safe_dump(_plain(config.values), sort_keys=True, allow_unicode=True), path / "config.yaml")
-    run = RunDirectory(path)
-    run.open()
+            raise UserError(f"output_dir: {run.path} cannot be made ({error.strerror})") from None
+        if run.open():  # else another process took it for an unfinished run
+            break
+    settings = {key: value for key, value in config.values.items() if key not in WITHOUT_EFFECT}
+    write_text(yaml.safe_dump(_plain(settings), sort_keys=True, allow_unicode=True), run.path / "config.yaml")
     return run
 
 
@@ -62,8 +64,10 @@ def latest_unfinished(config, config_hash: str) -> RunDirectory | None:
     """The newest run of this configuration that has no result and that no one is working on."""
     for path in reversed(_runs(config, config_hash)):
         run = RunDirectory(path)
-        if not (path / RESULT_FILE).exists() and run.open():
-            return run
+        if run.open():
+            if not (path / RESULT_FILE).exists():
+                return run
+            run.close()
     return None
 
 

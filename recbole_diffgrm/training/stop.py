@@ -22,8 +22,10 @@ class StopSignal:
             self._previous = {number: signal.signal(number, self._remember) for number in SIGNALS}
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, kind, *rest) -> None:
         self._restore()
+        if kind is None:
+            self.check()  # it came after the last step: do not go on to the next model
 
     def check(self) -> None:
         if self.received is not None:
