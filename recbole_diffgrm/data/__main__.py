@@ -1,7 +1,6 @@
 """python -m recbole_diffgrm.data: Amazon 2014 archives to atomic files, without training anything."""
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 
@@ -23,7 +22,6 @@ def main() -> int:
     parser.add_argument("--data_path", type=Path, default=Path(defaults["data_path"]), help="where to put the result")
     parser.add_argument("--amazon_url", default=defaults["amazon_url"], help="where to download from")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     folder = options.data_path / options.dataset
     try:
         if (options.reviews is None) != (options.meta is None):

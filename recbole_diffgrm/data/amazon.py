@@ -4,8 +4,8 @@ import ast
 import gzip
 import html
 import json
-import logging
 import re
+import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +19,6 @@ from recbole_diffgrm.config.schema import nearest
 from recbole_diffgrm.data.atomic import write_atomic_file
 from recbole_diffgrm.data.download import DownloadFailed, download
 from recbole_diffgrm.errors import UserError
-
-logger = logging.getLogger(__name__)
 
 PREFIX = "Amazon_"
 
@@ -152,7 +150,7 @@ def convert(dataset: str, reviews: Path, metadata: Path, folder: Path) -> Conver
     write_atomic_file(folder / f"{dataset}.item", ITEM_HEADER, items)
     write_atomic_file(folder / f"{dataset}.inter", INTER_HEADER, interactions)
     conversion = Conversion(len(interactions), len(wanted), broken_reviews, broken_metadata, len(wanted) - len(found))
-    logger.info(f"{dataset}: {conversion}")
+    print(f"{dataset}: {conversion}", file=sys.stderr)  # long before there is a run with a log
     return conversion
 
 
