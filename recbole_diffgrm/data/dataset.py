@@ -13,8 +13,9 @@ from pyarrow import csv as arrow_csv
 from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureSource, FeatureType
 
+from recbole_diffgrm import compat
 from recbole_diffgrm.data.atomic import read_header, read_rows
-from recbole_diffgrm.data.sequences import Fields, FlatSequences, PrefixSamples, leave_last_out
+from recbole_diffgrm.data.sequences import Fields, FlatSequences, PrefixSamples, leave_last_out, time_order
 from recbole_diffgrm.errors import UserError
 
 ARROW_TYPES = {
@@ -125,17 +126,13 @@ class FlatSequentialDataset(SequentialDataset):
 
     def _change_feat_format(self):
         """Item and user features become tensors as in RecBole; interactions become flat sequences."""
-        table = self.inter_feat
-        time = table[self.time_field].to_numpy(dtype=np.float64)
-        others = table.drop(columns=[self.uid_field, self.iid_field])
-        self.inter_feat = others.iloc[:0]  # keeps RecBole's conversion of the interactions empty
+        table, self.inter_feat = self.inter_feat, self.inter_feat.iloc[:0]
         super(SequentialDataset, self)._change_feat_format()
-        flat = FlatSequences.build(
-            table[self.uid_field].to_numpy(),
-            table[self.iid_field].to_numpy(),
-            time,
-            self._dataframe_to_interaction(others).interaction,
-        )
+        names = [name for name in table if name not in (self.uid_field, self.iid_field)]
+        features = {name: self._dataframe_to_interaction(table[[name]])[name] for name in names}
+        user, item = table.pop(self.uid_field).to_numpy(), table.pop(self.iid_field).to_numpy()
+        order = time_order(user, table.pop(self.time_field).to_numpy())
+        flat = FlatSequences.build(user, item, order, features)
         fields = Fields(self.uid_field, self.iid_field, self.item_list_length_field, self.config["LIST_SUFFIX"])
         rows = torch.arange(len(flat.user), dtype=torch.int32)
         self.inter_feat = PrefixSamples(flat, rows, self.max_item_list_len, fields)
@@ -197,13 +194,14 @@ def _read_interactions(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFra
     table = {}
     for name, kind in wanted.items():
         column = content[f"{name}:{kind.value}"]
-        if kind == FeatureType.TOKEN:
-            table[name] = _as_categorical(column)
-        elif kind == FeatureType.FLOAT and column.null_count:
+        if kind == FeatureType.FLOAT and column.null_count:
             empty = int(column.is_null().to_numpy().argmax())
             raise UserError(f"{path}, line {empty + 2}: {name} is empty")
-        else:
-            table[name] = column.to_numpy().copy()  # what Arrow hands out may be read-only
+        content = content.drop_columns([f"{name}:{kind.value}"])  # free each column once it is converted
+        # What Arrow hands out may be read-only, hence the copy.
+        table[name] = _as_categorical(column) if kind == FeatureType.TOKEN else column.to_numpy().copy()
+        del column
+        compat.release_freed_memory()
     return pd.DataFrame(table, copy=False)
 
 

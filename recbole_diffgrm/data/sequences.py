@@ -13,6 +13,13 @@ from recbole.data.interaction import Interaction
 from torch import Tensor
 
 
+def time_order(user: np.ndarray, time: np.ndarray) -> np.ndarray:
+    """[N] int32 rows sorted by user, then time; ties keep file order. Time is float64: as float32 (RecBole) seconds
+    of one minute become equal."""
+    order = np.argsort(time, kind="stable").astype(np.int32)
+    return order[np.argsort(user[order], kind="stable")]
+
+
 @dataclass(frozen=True)
 class FlatSequences:
     """Interactions sorted by user, then time; ties keep file order. Row i is one interaction."""
@@ -23,10 +30,8 @@ class FlatSequences:
     features: dict[str, Tensor]  # other columns of .inter, [N, ...]
 
     @classmethod
-    def build(cls, user: np.ndarray, item: np.ndarray, time: np.ndarray, features: dict[str, Tensor]):
-        # Stable sorts, by time and then by user. Time is still float64: in float32 (RecBole) seconds become equal.
-        order = np.argsort(time, kind="stable").astype(np.int32)
-        order = order[np.argsort(user[order], kind="stable")]
+    def build(cls, user: np.ndarray, item: np.ndarray, order: np.ndarray, features: dict[str, Tensor]):
+        """From columns in file order, and their `time_order`."""
         user = user[order].astype(np.int32, copy=False)
         is_first = np.ones(len(user), dtype=bool)
         is_first[1:] = user[1:] != user[:-1]
