@@ -194,6 +194,8 @@ def test_one_failure_does_not_lose_the_others(options, capsys, monkeypatch):
     written = capsys.readouterr()
     assert "error: GRU4Rec: division by zero" in written.err
     assert "failed" in written.out and written.out.count("seed 2020") == 2
+    (failed,) = (Path(options["output_dir"]) / "tiny").glob("GRU4Rec-*")
+    assert "ZeroDivisionError" in (failed / "log.txt").read_text()
     monkeypatch.undo()
     assert main([*arguments(options), "--model=SASRec,GRU4Rec,HGN"]) == 0  # only the missing one is trained
     assert capsys.readouterr().out.count("finished already") == 2

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,6 +71,10 @@ def execute(config: Config, *, resume: bool = False, reuse: bool = False) -> Run
             if resume and unfinished is None:
                 logger.info("no unfinished run of this configuration: started a new one")
             return _Run(config, config_hash, directory.path, stop).finish(dataset, *parts)
+    except Exception:
+        with (directory.path / "log.txt").open("a", encoding="utf-8") as log:
+            log.write(traceback.format_exc())
+        raise
     finally:
         directory.close()
 
