@@ -209,6 +209,26 @@ def test_missing_at_the_server(server, tmp_path):
         amazon.fetch("Amazon_Beauty", tmp_path / "Amazon_Beauty", server.url)
 
 
+def test_one_command_from_the_server_to_metrics(server, tmp_path, capsys):
+    lines = [
+        json.dumps({"reviewerID": f"u{u}", "asin": f"B{(u + t) % 12}", "overall": 5.0, "unixReviewTime": 86400 * t})
+        for u in range(30)
+        for t in range(6)
+    ]
+    server.files["reviews_Baby_5.json.gz"] = gzip.compress("\n".join(lines).encode())
+    products = [repr({"asin": f"B{i}", "title": f"T{i}", "categories": [["Baby", f"c{i % 3}"]]}) for i in range(12)]
+    server.files["meta_Baby.json.gz"] = gzip.compress("\n".join(products).encode())
+    arguments = ["--dataset=Amazon_Baby", "--model=SASRec,FDSA", "--epochs=1", f"--amazon_url={server.url}"]
+    arguments += [f"--data_path={tmp_path / 'data'}", f"--output_dir={tmp_path / 'runs'}"]
+    assert main(arguments) == 0
+    written = capsys.readouterr()
+    assert "180 interactions, 12 items" in written.err
+    assert "SASRec" in written.out and "FDSA" in written.out
+    requests = len(server.requests)
+    assert main(arguments) == 0
+    assert len(server.requests) == requests  # it is there now
+
+
 def test_no_network_names_both_ways_out(tmp_path, capsys):
     code = main(
         ["--dataset=Amazon_Beauty", f"--data_path={tmp_path / 'data'}", "--amazon_url=http://127.0.0.1:9/files"]
