@@ -78,7 +78,7 @@ def project(options, weights: Path) -> dict:
     from recbole.utils import init_seed
 
     from recbole_diffgrm import compat
-    from recbole_diffgrm.config import build_config
+    from recbole_diffgrm.config.config import build_config
     from recbole_diffgrm.data.dataset import FlatSequentialDataset
     from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
     from recbole_diffgrm.evaluation.evaluate import evaluate

@@ -41,7 +41,7 @@ def load(folder: Path) -> dict:
     def peak() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
-    from recbole_diffgrm.config import build_config
+    from recbole_diffgrm.config.config import build_config
     from recbole_diffgrm.data.dataset import FlatSequentialDataset
     from recbole_diffgrm.data.loader import TrainLoader
 

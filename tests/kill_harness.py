@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from recbole_diffgrm.config import build_config
+from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.evaluation import evaluate
 from recbole_diffgrm.running import result, run, rundir
 from recbole_diffgrm.training import checkpoint, trainer

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from recbole_diffgrm import UserError
-from recbole_diffgrm.config import build_config
+from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.data.atomic import read_item_texts, read_rows, write_atomic_file
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 

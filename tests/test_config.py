@@ -9,7 +9,8 @@ import pytest
 
 from recbole_diffgrm import UserError
 from recbole_diffgrm.cli import main, parse_arguments
-from recbole_diffgrm.config import build_config, layers, schema
+from recbole_diffgrm.config import layers, schema
+from recbole_diffgrm.config.config import build_config
 from tests.conftest import ROOT
 
 OVERALL = layers.read_yaml(ROOT / "properties" / "overall.yaml")

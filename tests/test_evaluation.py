@@ -7,7 +7,7 @@ from recbole.evaluator import Collector, Evaluator
 from scipy import stats
 
 from recbole_diffgrm import UserError
-from recbole_diffgrm.config import build_config
+from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.config.valid_metric import parse_valid_metric
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.loader import EvalLoader

@@ -7,7 +7,7 @@ import torch
 from recbole.utils import init_seed
 
 from recbole_diffgrm import compat
-from recbole_diffgrm.config import build_config
+from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.loader import TrainLoader
 

@@ -92,7 +92,7 @@ def test_resume_without_an_unfinished_run(options, capsys):
 
 
 def test_a_run_in_work_is_not_resumed_by_another(options):
-    from recbole_diffgrm.config import build_config
+    from recbole_diffgrm.config.config import build_config
     from recbole_diffgrm.running import rundir
 
     config_files = options.pop("config_files")
@@ -100,7 +100,8 @@ def test_a_run_in_work_is_not_resumed_by_another(options):
     config_hash = config.identity(rundir.fingerprint(config))
     in_work = rundir.create(config, config_hash)
     code = (
-        "import sys, json; from recbole_diffgrm.config import build_config; from recbole_diffgrm.running import rundir;"
+        "import sys, json; from recbole_diffgrm.config.config import build_config;"
+        "from recbole_diffgrm.running import rundir;"
         "a = json.loads(sys.argv[1]); c = build_config('SASRec', 'tiny', a['files'], a['options']);"
         "print(rundir.latest_unfinished(c, c.identity(rundir.fingerprint(c))))"
     )

@@ -294,7 +294,7 @@ def test_baselines_on_amazon_beauty(model, tmp_path):
 
 @needs_amazon
 def test_amazon_beauty_as_in_the_paper():
-    from recbole_diffgrm.config import build_config
+    from recbole_diffgrm.config.config import build_config
     from recbole_diffgrm.data.dataset import FlatSequentialDataset
 
     dataset = FlatSequentialDataset(build_config("SASRec", "Amazon_Beauty", overrides={"data_path": str(AMAZON_DATA)}))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from recbole_diffgrm import UserError
-from recbole_diffgrm.config import build_config
+from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.data.sequences import FlatSequences, leave_last_out, time_order

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from recbole_diffgrm.config import build_config
+from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.running.run import run
 from recbole_diffgrm.training import checkpoint, trainer

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from recbole_diffgrm.config import Config, build_config
-from recbole_diffgrm.config.config import metric_names
+from recbole_diffgrm.config.config import Config, build_config, metric_names
 from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.evaluation.significance import ndcg_at, paired_p_value

@@ -15,7 +15,7 @@ from recbole.utils import init_seed
 from torch.utils.tensorboard import SummaryWriter
 
 from recbole_diffgrm import compat
-from recbole_diffgrm.config import Config, build_config
+from recbole_diffgrm.config.config import Config, build_config
 from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.data.prepare import check_files
