@@ -98,6 +98,7 @@ class _Run:
     def finish(self, dataset: FlatSequentialDataset, train_set, valid_set, test_set) -> RunResult:
         """From wherever the run stands to its result."""
         config = self.config
+        described = environment.describe()  # now: the checkout may change while the run goes on
         if config["reproducibility"] and torch.cuda.is_available():
             torch.use_deterministic_algorithms(True, warn_only=True)
         trim = compat.takes_variable_length(config.model_class)
@@ -153,7 +154,7 @@ class _Run:
             parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
             statistics=statistics,
             config=config.values,
-            environment=environment.describe(),
+            environment=described,
         )
         result.save()
         logger.info("test " + ", ".join(f"{name} {value:.4f}" for name, value in test_metrics.items()))
