@@ -11,7 +11,7 @@ from recbole_diffgrm import UserError
 from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
-from recbole_diffgrm.data.sequences import FlatSequences, leave_last_out, time_order
+from recbole_diffgrm.data.sequences import FlatSequences, leave_last_out
 from tests.conftest import write_dataset
 
 
@@ -103,8 +103,7 @@ def test_split_against_a_loop(mode):
     generator = np.random.default_rng(3)
     counts = generator.integers(1, 7, 50)
     user = np.repeat(np.arange(1, 51), counts)
-    order = time_order(user, np.arange(len(user), dtype=float))
-    flat = FlatSequences.build(user, generator.integers(1, 9, len(user)), order, {})
+    flat = FlatSequences.build(user, generator.integers(1, 9, len(user)), {})
     train, valid, test = ([], [], [])
     row = 0
     for count in counts:

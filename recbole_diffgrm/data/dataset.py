@@ -15,7 +15,7 @@ from recbole.utils import FeatureSource, FeatureType
 
 from recbole_diffgrm import compat
 from recbole_diffgrm.data.atomic import read_header, read_rows
-from recbole_diffgrm.data.sequences import Fields, FlatSequences, PrefixSamples, leave_last_out, time_order
+from recbole_diffgrm.data.sequences import Fields, FlatSequences, PrefixSamples, leave_last_out, stable_order
 from recbole_diffgrm.errors import UserError
 
 ARROW_TYPES = {
@@ -113,12 +113,14 @@ class FlatSequentialDataset(SequentialDataset):
         if not remap_list or any(kind != FeatureType.TOKEN for _, _, kind in remap_list):
             return super()._remap(remap_list)
         columns = [pd.Categorical(feat[field]) for feat, field, _ in remap_list]
-        codes, tokens = pd.factorize(union_categoricals(columns))
+        codes, tokens = pd.factorize(union_categoricals(columns) if len(columns) > 1 else columns[0])
+        codes = codes.astype(np.int32)
+        codes += 1  # a missing token has code -1 and becomes padding
         id_token = np.array(["[PAD]", *tokens])
         token_id = _TokenNumbers(id_token)
         start = 0
         for (feat, field, _), column in zip(remap_list, columns):
-            feat[field] = codes[start : start + len(column)].astype(np.int32) + 1  # missing: code -1, padding 0
+            feat[field] = codes[start : start + len(column)]
             start += len(column)
             self.field2id_token.setdefault(field, id_token)
             self.field2token_id.setdefault(field, token_id)
@@ -130,9 +132,15 @@ class FlatSequentialDataset(SequentialDataset):
         super(SequentialDataset, self)._change_feat_format()
         names = [name for name in table if name not in (self.uid_field, self.iid_field)]
         features = {name: self._dataframe_to_interaction(table[[name]])[name] for name in names}
-        user, item = table.pop(self.uid_field).to_numpy(), table.pop(self.iid_field).to_numpy()
-        order = time_order(user, table.pop(self.time_field).to_numpy())
-        flat = FlatSequences.build(user, item, order, features)
+        # By user, then time, in float64: as float32 (RecBole) seconds of one minute become equal. Ties keep file order.
+        # Columns are let go one by one, which lowers the peak of loading.
+        order = stable_order(table.pop(self.time_field).to_numpy())
+        user = table.pop(self.uid_field).to_numpy()
+        order = order[stable_order(user[order])]
+        user, item = user[order], table.pop(self.iid_field).to_numpy()[order]
+        for name in names:
+            features[name] = features[name][torch.from_numpy(order)]
+        flat = FlatSequences.build(user, item, features)
         fields = Fields(self.uid_field, self.iid_field, self.item_list_length_field, self.config["LIST_SUFFIX"])
         rows = torch.arange(len(flat.user), dtype=torch.int32)
         self.inter_feat = PrefixSamples(flat, rows, self.max_item_list_len, fields)

@@ -13,11 +13,9 @@ from recbole.data.interaction import Interaction
 from torch import Tensor
 
 
-def time_order(user: np.ndarray, time: np.ndarray) -> np.ndarray:
-    """[N] int32 rows sorted by user, then time; ties keep file order. Time is float64: as float32 (RecBole) seconds
-    of one minute become equal."""
-    order = np.argsort(time, kind="stable").astype(np.int32)
-    return order[np.argsort(user[order], kind="stable")]
+def stable_order(keys: np.ndarray) -> np.ndarray:
+    """[N] int32 rows in ascending order of `keys`; equal ones keep their order."""
+    return np.argsort(keys, kind="stable").astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -30,19 +28,17 @@ class FlatSequences:
     features: dict[str, Tensor]  # other columns of .inter, [N, ...]
 
     @classmethod
-    def build(cls, user: np.ndarray, item: np.ndarray, order: np.ndarray, features: dict[str, Tensor]):
-        """From columns in file order, and their `time_order`."""
-        user = user[order].astype(np.int32, copy=False)
+    def build(cls, user: np.ndarray, item: np.ndarray, features: dict[str, Tensor]):
+        """From columns sorted by user, then time."""
         is_first = np.ones(len(user), dtype=bool)
         is_first[1:] = user[1:] != user[:-1]
         rows = np.arange(len(user), dtype=np.int32)
         first_row = rows[is_first][np.cumsum(is_first, dtype=np.int32) - 1]
-        index = torch.from_numpy(order)
         return cls(
-            torch.from_numpy(user),
-            torch.from_numpy(item[order].astype(np.int32, copy=False)),
+            torch.from_numpy(user.astype(np.int32, copy=False)),
+            torch.from_numpy(item.astype(np.int32, copy=False)),
             torch.from_numpy(rows - first_row),
-            {name: values[index] for name, values in features.items()},
+            features,
         )
 
 
