@@ -62,19 +62,11 @@ def stock(options, weights: Path) -> dict:
     torch.save({"state_dict": model.state_dict()}, weights)
     started = time.perf_counter()
     metrics = trainer.evaluate(test, load_best_model=False)
-    return {
-        "loading_s": loading,
-        "epoch_s": training,
-        "test_s": time.perf_counter() - started,
-        "peak_memory_mib": peak_memory(),
-        "threads": torch.get_num_threads(),
-        "test": {name: float(value) for name, value in metrics.items()},
-    }
+    return measured(loading, training, time.perf_counter() - started, metrics)
 
 
 def project(options, weights: Path) -> dict:
     """Train an epoch; then test the weights that stock RecBole trained."""
-    import torch
     from recbole.utils import init_seed
 
     from recbole_diffgrm import compat
@@ -105,14 +97,7 @@ def project(options, weights: Path) -> dict:
     model.load_state_dict(load(weights)["state_dict"])
     started = time.perf_counter()
     metrics = evaluate(config, model, test).metrics
-    return {
-        "loading_s": loading,
-        "epoch_s": training,
-        "test_s": time.perf_counter() - started,
-        "peak_memory_mib": peak_memory(),
-        "threads": torch.get_num_threads(),
-        "test": metrics,
-    }
+    return measured(loading, training, time.perf_counter() - started, metrics)
 
 
 def layers_of_stock() -> dict:
@@ -123,10 +108,19 @@ def layers_of_stock() -> dict:
     return read_yaml(recbole_dir() / "properties" / "model" / "SASRec.yaml")
 
 
-def peak_memory() -> float:
+def measured(loading: float, training: float, testing: float, metrics: dict) -> dict:
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    import torch
+
+    return {
+        "loading_s": loading,
+        "epoch_s": training,
+        "test_s": testing,
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "threads": torch.get_num_threads(),
+        "test": {name: float(value) for name, value in metrics.items()},
+    }
 
 
 def measure(side: str, options, weights: Path) -> dict:

@@ -43,13 +43,8 @@ def load_dataset(config) -> "FlatSequentialDataset":
 class FlatSequentialDataset(SequentialDataset):
     """Loads, filters and numbers like RecBole (the same ids in the same order); differs in what it keeps in memory."""
 
-    def _download(self):
-        raise UserError(f"{self.dataset_path} does not exist: put {self.dataset_name}.inter there, or set data_path")
-
     def _load_data(self, token, dataset_path):
         path = Path(dataset_path) / f"{token}.inter"
-        if not path.exists():
-            raise UserError(f"{path} does not exist: put it there, or set data_path to a folder that has {token}/")
         columns = read_header(path)
         for field, kind in ((self.uid_field, "token"), (self.iid_field, "token"), (self.time_field, "float")):
             if columns.get(field) != kind:
@@ -167,10 +162,6 @@ class FlatSequentialDataset(SequentialDataset):
 
     def join(self, df):
         return df
-
-    @property
-    def inter_num(self) -> int:
-        return len(self.inter_feat)
 
     def statistics(self) -> dict[str, float]:
         users, items, interactions = self.user_num - 1, self.item_num - 1, len(self.inter_feat)

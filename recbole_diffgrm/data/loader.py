@@ -88,9 +88,6 @@ class EvalLoader:
         lengths = self.samples.lengths(self.samples.rows)
         self.order = torch.argsort(lengths, stable=True) if trim else torch.arange(len(self.samples))
 
-    def __len__(self) -> int:
-        return -(-len(self.samples) // self.batch_size)
-
     def __iter__(self) -> Iterator[tuple[Tensor, EvalBatch]]:
         """(sample numbers, batch)."""
         for index in self.order.split(self.batch_size):
