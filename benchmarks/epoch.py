@@ -142,8 +142,8 @@ def main() -> None:
         print(json.dumps({"stock": stock, "project": project}[options.side](options, options.weights)))
         return
 
+    from recbole_diffgrm.files import write_json
     from recbole_diffgrm.running.environment import describe
-    from recbole_diffgrm.running.result import write_json
 
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "weights.pt"

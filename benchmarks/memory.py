@@ -75,8 +75,8 @@ def main() -> None:
         print(json.dumps(load(options.load)))
         return
 
+    from recbole_diffgrm.files import write_json
     from recbole_diffgrm.running.environment import describe
-    from recbole_diffgrm.running.result import write_json
 
     rows = []
     for count in (options.interactions // 100, options.interactions // 10, options.interactions):

@@ -16,7 +16,8 @@ from recbole_diffgrm.config.config import Config, build_config, metric_names
 from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.evaluation.significance import ndcg_at, paired_p_value
-from recbole_diffgrm.running.result import RunResult, write_json, write_text
+from recbole_diffgrm.files import write_json, write_text
+from recbole_diffgrm.running.result import RunResult
 from recbole_diffgrm.running.run import execute
 
 

@@ -1,12 +1,12 @@
 """What a run leaves behind: a typed result, kept as result.json."""
 
 import json
-import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import write_json
 
 RESULT_FILE = "result.json"
 
@@ -45,16 +45,3 @@ class RunResult:
             raise UserError(f"{path} does not exist: the run is not finished") from None
         except (ValueError, KeyError) as error:
             raise UserError(f"{path} is damaged ({error}); delete it to run again") from None
-
-
-def write_json(content: Any, path: Path) -> None:
-    write_text(json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n", path)
-
-
-def write_text(text: str, path: Path) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

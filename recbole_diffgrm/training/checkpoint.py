@@ -1,6 +1,5 @@
 """Checkpoints: tensors and plain data only, written whole or not at all."""
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,12 @@ import numpy as np
 import torch
 
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import whole_file
 
 
 def save(content: dict[str, Any], path: Path) -> None:
-    """Write beside `path`, force to disk, rename: a kill at any moment leaves the old file or the new one."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
+    with whole_file(path) as file:
         torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def load(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
