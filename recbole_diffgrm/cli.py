@@ -38,6 +38,7 @@ Exit codes: 0 done, 1 a model of a comparison failed, 2 wrong input, 130 and 143
 """
 
 FLAGS = {"resume", "rerun"}
+TEXTS = {"model", "dataset", "config_files", "sid_text_template"}  # never read as YAML
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
             equals, text = "=", rest.pop(0)
         if key in parsed:
             raise UserError(f"--{key} is given twice")
-        as_text = key in ("model", "dataset", "config_files") or key.endswith("_num_interval")  # [5,inf) is no YAML
+        as_text = key in TEXTS or key.endswith("_num_interval")  # [5,inf) is no YAML
         parsed[key] = True if not equals else text if as_text else parse_value(text, key)
     return parsed
 

@@ -104,6 +104,11 @@ def takes_variable_length(model: type) -> bool:
     return getattr(model, "variable_length", model.__name__ in VARIABLE_LENGTH)
 
 
+def uses_sids(model: type) -> bool:
+    """Models of ours that read semantic IDs say so with an attribute `uses_sids = True`."""
+    return getattr(model, "uses_sids", False)
+
+
 def keep_freed_memory() -> None:
     """Let glibc keep large freed blocks instead of giving them back and faulting them in again at the next step.
 

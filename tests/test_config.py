@@ -14,6 +14,7 @@ from recbole_diffgrm.config.config import build_config
 from tests.conftest import ROOT
 
 OVERALL = layers.read_yaml(ROOT / "properties" / "overall.yaml")
+TOKENIZER = layers.read_yaml(ROOT / "properties" / "tokenizer.yaml")
 
 
 @pytest.fixture
@@ -83,9 +84,10 @@ def test_data_sets_serve_every_model(name, model):
     assert "timestamp" in config["load_col"]["inter"]
 
 
-def test_every_key_of_ours_is_documented_and_checked():
-    text = (ROOT / "properties" / "overall.yaml").read_text()
-    for key in OVERALL:
+@pytest.mark.parametrize(("name", "keys"), [("overall", OVERALL), ("tokenizer", TOKENIZER)])
+def test_every_key_of_ours_is_documented_and_checked(name, keys):
+    text = (ROOT / "properties" / f"{name}.yaml").read_text()
+    for key in keys:
         assert key in schema.RULES, f"{key} is not validated"
         line = next(line for line in text.splitlines() if line.startswith(f"{key}:"))
         assert "#" in line or key == "eval_args", f"{key} is not documented"
@@ -123,13 +125,60 @@ BAD_VALUES = {
     "checkpoint_seconds": 0,
     "save_topk": True,
     "show_progress": 2,
+    "sid_text_fields": [],
+    "sid_text_template": "{label} {txt}",
+    "sid_encoder": 3,
+    "sid_trust_remote_code": "yes",
+    "sid_file": "",
+    "sid_quantiser": "opqq",
+    "sid_digits": 33,
+    "sid_codes": 100,
+    "sid_pca_dim": 0,
+    "sid_collisions": "drop",
+    "sid_seed": -1,
+    "cache_dir": "",
 }
 
 
-@pytest.mark.parametrize("key", OVERALL)
+@pytest.mark.parametrize("key", [*OVERALL, *TOKENIZER])
 def test_wrong_values_are_refused(key):
-    with pytest.raises(UserError, match=key):
-        build_config("SASRec", "ml-100k", overrides={key: BAD_VALUES[key]})
+    with pytest.raises(UserError, match=f"{key} must be|{key}: "):
+        build_config("SASRec", "ml-100k", overrides={key: BAD_VALUES[key]}, sids=key in TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sid_codes", 1),
+        ("sid_codes", 8192),
+        ("sid_codes", 2.0),
+        ("sid_digits", 0),
+        ("sid_text_fields", {"title": 3}),
+        ("sid_text_fields", "title"),
+        ("sid_text_template", "{text"),
+        ("sid_text_template", "no field"),
+        ("sid_text_template", "{text.nothing}"),
+        ("sid_encoder", ""),
+    ],
+)
+def test_wrong_tokenizer_values_are_refused(key, value):
+    with pytest.raises(UserError, match=f"{key} must be"):
+        build_config("SASRec", "ml-100k", overrides={key: value}, sids=True)
+
+
+def test_keys_of_the_tokenizer_are_for_models_with_semantic_ids():
+    plain = build_config("SASRec", "ml-100k")
+    assert not any(key.startswith("sid_") for key in plain.values)
+    with pytest.raises(UserError, match="no one reads the key 'sid_digits'"):
+        build_config("SASRec", "ml-100k", overrides={"sid_digits": 3})
+    with_sids = build_config("SASRec", "ml-100k", sids=True)
+    assert with_sids["sid_text_fields"] == {"movie_title": "Title", "release_year": "Year", "class": "Genres"}
+    assert with_sids["sid_encoder"] == "bundled"
+    for name in ("Amazon_Beauty", "Amazon_Sports_and_Outdoors", "Amazon_Toys_and_Games"):
+        amazon = build_config("SASRec", name, sids=True)
+        assert amazon["sid_encoder"] == "sentence-transformers/sentence-t5-base"
+        assert list(amazon["sid_text_fields"]) == ["title", "price", "brand", "categories", "description"]
+        assert (amazon["sid_digits"], amazon["sid_codes"], amazon["sid_pca_dim"]) == (4, 256, 256)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ WITHOUT_INFLUENCE = {
     "show_progress",
     "state",
     "gpu_id",
+    "cache_dir",
 }
 
 # What evaluation collects (evaluation.evaluate); a metric that needs more than this cannot be computed.
@@ -94,8 +95,12 @@ def build_config(
     config_files: str | Path | Sequence[str | Path] = (),
     overrides: dict[str, Any] | None = None,
     compared_with: Sequence[str] = (),
+    sids: bool = False,
 ) -> Config:
-    """Merge and check the layers. In a comparison a key counts as read when one of the compared models reads it."""
+    """Merge and check the layers. In a comparison a key counts as read when one of the compared models reads it.
+
+    `sids` adds the keys of the tokenizer, which only models with semantic IDs read.
+    """
     check_model_name(model)
     if not isinstance(dataset, str) or not dataset or Path(dataset).name != dataset:
         raise UserError(f"dataset must be the name of a folder below data_path, not {dataset!r}")
@@ -108,11 +113,14 @@ def build_config(
             check_model_name(name, source)
 
     defaults = layers.recbole_defaults(model)
-    known = known_keys(model)
+    about_sids = sid_keys()
+    known = known_keys(model) | (about_sids if sids else set())
     known_to_any = known.union(*(known_keys(other) for other in compared_with))
-    values, origin = layers.merge(model, layers.project_layers(model, dataset) + user_layers)
+    ours = layers.project_layers(model, dataset)
+    values, origin = layers.merge(model, ours + user_layers)
     for key in list(values):
-        schema.check_known(key, known_to_any, origin[key])
+        if not (key in about_sids and origin[key] in dict(ours)):  # our files have them for every model
+            schema.check_known(key, known_to_any, origin[key])
         if key not in known:  # another model of the comparison reads it
             del values[key]
             continue
@@ -138,7 +146,13 @@ def check_model_name(model: Any, source: str = COMMAND_LINE) -> None:
 def known_keys(model: str) -> set[str]:
     own = [layers.properties_dir() / "overall.yaml", layers.properties_dir() / "model" / f"{model}.yaml"]
     from_files = {key for path in own if path.exists() for key in layers.read_yaml(path)} - {"models"}
-    return set(layers.recbole_defaults(model)) | from_files
+    about_sids = sid_keys() if compat.uses_sids(compat.model_class(model)) else set()
+    return set(layers.recbole_defaults(model)) | from_files | about_sids
+
+
+def sid_keys() -> set[str]:
+    """Keys of the tokenizer."""
+    return set(layers.read_yaml(layers.properties_dir() / "tokenizer.yaml"))
 
 
 def dataset_dir(data_path: str, dataset: str) -> Path:
@@ -200,6 +214,10 @@ def _check_together(values: dict[str, Any]) -> None:
             )
     parse_valid_metric(values["valid_metric"], metric_names(values), smaller_metrics)
 
+    if values.get("sid_pca_dim") is not None and values["sid_pca_dim"] < values["sid_digits"]:
+        raise UserError(
+            f"sid_pca_dim ({values['sid_pca_dim']}) must be at least sid_digits ({values['sid_digits']}), or ~"
+        )
     if values.get("loss_type") == "CE" and values["train_neg_sample_args"] is not None:
         raise UserError("train_neg_sample_args: loss_type CE uses no negative items; set it to ~ or use loss_type BPR")
     if "hidden_size" in values and values["hidden_size"] % values.get("n_heads", 1):

@@ -1,7 +1,7 @@
 """Reading the layers of a configuration. Later layers win, key by key:
 
-RecBole's defaults < properties/overall.yaml < properties/model/<Model>.yaml < properties/dataset/<dataset>.yaml
-< config files in order < command line.
+RecBole's defaults < properties/overall.yaml < properties/tokenizer.yaml (models with semantic IDs)
+< properties/model/<Model>.yaml < properties/dataset/<dataset>.yaml < config files in order < command line.
 
 In each file the section `models: {<Model>: {...}}` stands above the file's other keys, for that model only.
 """
@@ -76,7 +76,7 @@ def recbole_defaults(model: str) -> dict[str, Any]:
 def project_layers(model: str, dataset: str) -> list[tuple[str, dict[str, Any]]]:
     """This project's files for a model and a data set: (where a value comes from, values)."""
     root = properties_dir()
-    paths = [root / "overall.yaml", root / "model" / f"{model}.yaml"]
+    paths = [root / "overall.yaml", root / "tokenizer.yaml", root / "model" / f"{model}.yaml"]
     if dataset.startswith("Amazon_"):  # what all categories of the release share
         paths.append(root / "dataset" / "Amazon.yaml")
     paths.append(root / "dataset" / f"{dataset}.yaml")

@@ -63,6 +63,21 @@ INTERVAL = Rule(
 ADDRESS = Rule(lambda v: isinstance(v, str) and re.match(r"https?://.", v) is not None, "an address http(s)://...")
 
 
+POWER_OF_TWO = Rule(lambda v: _is_int(v) and 2 <= v <= 4096 and v & (v - 1) == 0, "a power of two from 2 to 4096")
+
+
+def _is_text_fields(v: Any) -> bool:
+    names = list(v) + list(v.values()) if isinstance(v, dict) else v
+    return NAMES.accepts(names)
+
+
+def _is_template(v: Any) -> bool:
+    try:
+        return isinstance(v, str) and "\0" in v.format(label="", text="\0")
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError):
+        return False
+
+
 def columns(*required: str) -> Rule:
     def accepts(v):
         return isinstance(v, dict) and all(map(NAMES.accepts, v.values())) and set(required) <= set(v)
@@ -130,6 +145,19 @@ RULES: dict[str, Rule] = {
     "gpu_id": Rule(lambda v: isinstance(v, str | int) and not isinstance(v, bool), "the number of a GPU"),
     "reproducibility": BOOLEAN,
     "state": choice("INFO", "DEBUG", "WARNING", "ERROR", "CRITICAL"),
+    # semantic IDs
+    "sid_text_fields": Rule(_is_text_fields, "columns such as [title, brand] or {title: Title, brand: Brand}"),
+    "sid_text_template": Rule(_is_template, "a text with {text}, and {label} where wanted"),
+    "sid_encoder": TEXT,
+    "sid_trust_remote_code": BOOLEAN,
+    "sid_file": optional(TEXT),
+    "sid_quantiser": choice("opq", "pq", "rq_kmeans", "random"),
+    "sid_digits": Rule(lambda v: _is_int(v) and 1 <= v <= 32, "a whole number from 1 to 32"),
+    "sid_codes": POWER_OF_TWO,
+    "sid_pca_dim": optional(integer(1)),
+    "sid_collisions": choice("keep", "reassign", "extra_digit"),
+    "sid_seed": Rule(lambda v: _is_int(v) and 0 <= v < 2**31, "a whole number from 0 to 2147483647"),
+    "cache_dir": TEXT,
     # models: RecBole's names of what the baselines have in common
     "loss_type": choice("CE", "BPR"),
     "n_layers": integer(1),
