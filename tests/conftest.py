@@ -2,6 +2,8 @@
 
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,42 @@ def options(tiny, tmp_path) -> dict:
         "MAX_ITEM_LIST_LENGTH": 10,
         "show_progress": False,
     }
+
+
+def run_python(*arguments, **environment) -> subprocess.CompletedProcess:
+    """Python in a process of its own, from the checkout, as a user would."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="session")
+def encoder_folder(tmp_path_factory) -> Path:
+    """A sentence-transformers model of 16 dimensions that spells: any text has its own vector."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    parts, folder = tmp_path_factory.mktemp("parts"), tmp_path_factory.mktemp("encoder") / "tiny"
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.:,"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+    BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}, model_max_length=64).save_pretrained(parts)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    BertModel(config).save_pretrained(parts)
+    SentenceTransformer(modules=[Transformer(str(parts)), Pooling(16)], device="cpu").save(str(folder))
+    return folder

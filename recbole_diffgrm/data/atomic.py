@@ -6,12 +6,15 @@ reader understands that, RecBole's too), and read in both ways, quoted or plain.
 """
 
 import csv
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from recbole_diffgrm.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 _BREAKS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -26,6 +29,8 @@ def read_header(path: Path) -> dict[str, str]:
         raise UserError(f"{path} does not exist") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8 text") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from None
     header = dict(field.split(":", 1) if ":" in field else (field, "") for field in fields)
     untyped = [name for name, kind in header.items() if kind not in ("token", "token_seq", "float", "float_seq")]
     if untyped:
@@ -63,8 +68,16 @@ def read_item_texts(path: Path, id_column: str = "item_id") -> dict[str, dict[st
         raise UserError(f"{path} has no column {id_column}; it has {', '.join(names)}")
     key = names.index(id_column)
     texts: dict[str, dict[str, str]] = {}
+    repeated = []
     for fields in read_rows(path):
-        texts.setdefault(fields[key], {n: f for i, (n, f) in enumerate(zip(names, fields)) if i != key})
+        if fields[key] in texts:
+            repeated.append(fields[key])
+            continue
+        texts[fields[key]] = {n: f for i, (n, f) in enumerate(zip(names, fields)) if i != key}
+    if repeated:
+        logger.warning(
+            f"{path}: {len(repeated)} lines repeat an earlier {id_column} ({repeated[0]!r}) and are not read"
+        )
     return texts
 
 

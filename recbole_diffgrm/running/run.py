@@ -22,6 +22,7 @@ from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.evaluation.evaluate import Evaluation, evaluate
 from recbole_diffgrm.running import environment, rundir
 from recbole_diffgrm.running.result import RunResult
+from recbole_diffgrm.tokenizer.prepare import prepare
 from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.stop import StopSignal
 from recbole_diffgrm.training.trainer import Progress, Trainer
@@ -60,6 +61,10 @@ def execute(config: Config, *, resume: bool = False, reuse: bool = False) -> Run
     try:
         dataset = load_dataset(config)
         parts = dataset.build()  # before there is a run directory: data that cannot be used leave none
+        if compat.uses_sids(config.model_class):
+            tokenizer = prepare(config, dataset, parts).tokenizer
+            for part in (dataset, *parts):
+                part.tokenizer = tokenizer
         directory = unfinished or rundir.create(config, config_hash)
     except BaseException:
         if unfinished:

@@ -12,9 +12,11 @@ from pathlib import Path
 import yaml
 from filelock import FileLock, Timeout
 
+from recbole_diffgrm import compat
 from recbole_diffgrm.config.schema import WITHOUT_EFFECT
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.running.result import RESULT_FILE, RunResult, write_text
+from recbole_diffgrm.files import file_digest, write_text
+from recbole_diffgrm.running.result import RESULT_FILE, RunResult
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -89,20 +91,17 @@ def _runs(config, config_hash: str) -> list[Path]:
 def fingerprint(config) -> str:
     """Of the data files: other data under the same name is another run."""
     folder = Path(config["data_path"])
+    has_sids = compat.uses_sids(config.model_class)
+    paths = [folder / f"{config.dataset}.inter"]
+    paths += [folder / f"{config.dataset}.{suffix}" for suffix in ("user", "item") if suffix in config["load_col"]]
+    if has_sids:
+        paths.append(folder / f"{config.dataset}.item")
+        paths += [Path(config[key]) for key in ("sid_file", "sid_encoder") if config[key]]
     digest = hashlib.sha256()
-    for suffix in ("inter", "user", "item"):
-        path = folder / f"{config.dataset}.{suffix}"
-        if suffix == "inter" or (suffix in config["load_col"] and path.exists()):
-            with path.open("rb") as file:
-                digest.update(_digest(file))
+    for path in paths:
+        if path == paths[0] or path.is_file():
+            digest.update(bytes.fromhex(file_digest(path)))
     return digest.hexdigest()
-
-
-def _digest(file) -> bytes:
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.digest()
 
 
 class _WithoutColours(logging.Formatter):
