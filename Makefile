@@ -17,11 +17,12 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# One training epoch against stock RecBole, and memory at 10 M interactions. DATA is a folder with Amazon_Beauty in it.
+# One training epoch against stock RecBole, memory at 10 M interactions, semantic IDs of up to 1 M items. DATA is a folder with Amazon_Beauty in it.
 DATA ?= dataset
 bench: $(READY)
 	$(BIN)/python benchmarks/epoch.py --data_path $(DATA)
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/tokenizer.py
 
 $(READY): constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
