@@ -1,0 +1,1 @@
+"""DiffGRM: the network, and how it is trained."""

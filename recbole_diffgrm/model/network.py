@@ -1,0 +1,214 @@
+"""DiffGRM's network: an encoder over the items of a history, a masked-diffusion decoder over the digits of one ID.
+
+Knows nothing of RecBole. An ID has n digits of M codes. One table of code embeddings serves the history, the decoder's
+input and the output head. Letters in shapes: B samples, L items of a history, V views (or beams) of one target, n
+digits, M codes, d model width, h heads.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+MASKED = -1  # in place of a code: the digit is to be predicted
+
+
+@dataclass(frozen=True)
+class Shape:
+    digits: int  # n
+    codes: int  # M
+    width: int  # d
+    inner_width: int  # of the feed-forward layers
+    heads: int
+    encoder_layers: int
+    decoder_layers: int
+    dropout: float
+    max_length: int  # items of a history
+    sink: bool  # unused places of a history take part of the decoder's attention
+
+
+class History(NamedTuple):
+    """What the decoder looks at, projected once per sample for all views, beams and steps."""
+
+    keys: list[Tensor]  # per decoder layer [B, h, L', d / h]; L' is L, and one more with the sink
+    values: list[Tensor]
+    bias: Tensor  # [B, 1, 1, L'] added to the attention's logits
+
+
+class DiffGRMNetwork(nn.Module):
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.shape = shape
+        d = shape.width
+        self.code_embedding = nn.Parameter(torch.empty(shape.digits, shape.codes, d))
+        self.mask_embedding = nn.Parameter(torch.empty(shape.digits, d))
+        self.position_embedding = nn.Parameter(torch.empty(shape.max_length, d))
+        self.item_inner = nn.Linear(shape.digits * d, d)
+        self.item_outer = nn.Linear(d, d)
+        self.encoder = nn.ModuleList(EncoderLayer(shape) for _ in range(shape.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.decoder_layers))
+        self.norm = nn.LayerNorm(d)  # of both outputs
+        self.dropout = nn.Dropout(shape.dropout)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif "norm" not in name:
+                nn.init.normal_(parameter, std=0.02)
+
+    def encode(self, sids: Tensor, length: Tensor) -> History:
+        """Histories [B, L, n] of codes, padded on the right, and their lengths [B]."""
+        is_item = torch.arange(sids.shape[1], device=sids.device) < length[:, None]  # [B, L]
+        x = self._items(sids) + self.position_embedding[: sids.shape[1]]
+        x = self.dropout(x)  # [B, L, d]
+        no_padding = _log(is_item)[:, None, None, :]  # [B, 1, 1, L]
+        for layer in self.encoder:
+            x = layer(x, no_padding)
+        x = self.norm(x)
+        keys, values = zip(*(layer.project(x) for layer in self.decoder))
+        if not self.shape.sink:
+            return History(list(keys), list(values), no_padding)
+        # The release pads to max_length with zero states: each padded place has logit 0 and value 0. All of them
+        # together are one place of value 0 whose logit is the log of their number.
+        unused = (self.shape.max_length - length).to(x.dtype).log()[:, None, None, None]  # -inf for none
+        bias = torch.cat([no_padding, unused], dim=-1)
+        return History([F.pad(k, (0, 0, 0, 1)) for k in keys], [F.pad(v, (0, 0, 0, 1)) for v in values], bias)
+
+    def _items(self, sids: Tensor) -> Tensor:
+        """[B, L, n] -> [B, L, d]: an MLP on the joined digit embeddings.
+
+        The first layer is linear in each digit's embedding, so it is applied to the n * M codes once, not to every
+        item of every history.
+        """
+        n, m, d = self.code_embedding.shape
+        weight = self.item_inner.weight.view(d, n, d).permute(1, 2, 0)  # [n, d in, d out]
+        parts = torch.bmm(self.code_embedding, weight).view(n * m, d)
+        offset = torch.arange(n, device=sids.device) * m
+        summed = F.embedding_bag((sids + offset).view(-1, n), parts, mode="sum").view(*sids.shape[:2], d)
+        return self.item_outer(F.relu(summed + self.item_inner.bias))
+
+    def decode(self, digits: Tensor, history: History) -> Tensor:
+        """Partial IDs [B, V, n], MASKED where a digit is to be predicted -> states [B, V, n, d]."""
+        n, m, _ = self.code_embedding.shape
+        table = torch.cat([self.code_embedding.flatten(0, 1), self.mask_embedding])  # [n * M + n, d]
+        digit = torch.arange(n, device=digits.device)
+        place = torch.where(digits == MASKED, n * m + digit, digits + digit * m)
+        x = self.dropout(F.embedding(place, table))
+        for layer, key, value in zip(self.decoder, history.keys, history.values):
+            x = layer(x, key, value, history.bias)
+        return self.norm(x)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """States of all digits [..., n, d] -> [..., n, M]"""
+        flat = states.reshape(-1, *states.shape[-2:]).transpose(0, 1)  # [n, *, d]
+        scores = torch.bmm(flat, self.code_embedding.transpose(1, 2))  # [n, *, M]
+        return scores.transpose(0, 1).reshape(*states.shape[:-1], -1)
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.attention = SelfAttention(shape)
+        self.feed_forward = FeedForward(shape)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        return self.feed_forward(self.attention(x, bias))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.attention = SelfAttention(shape)
+        self.look = CrossAttention(shape)
+        self.feed_forward = FeedForward(shape)
+
+    def project(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        return self.look.project(states)
+
+    def forward(self, x: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        """[B, V, n, d]: digits see the digits of their own view, and the history."""
+        views = x.shape[:2]
+        x = self.attention(x.flatten(0, 1)).unflatten(0, views)
+        return self.feed_forward(self.look(x, key, value, bias))
+
+
+class SelfAttention(nn.Module):
+    """Pre-norm and residual."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.heads, self.dropout = shape.heads, shape.dropout
+        self.norm = nn.LayerNorm(shape.width)
+        self.query_key_value = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.out = nn.Linear(shape.width, shape.width)
+
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """[B, T, d]"""
+        query, key, value = (_split(part, self.heads) for part in self.query_key_value(self.norm(x)).chunk(3, dim=-1))
+        mixed = attend(query, key, value, bias, self.dropout, self.training)
+        return x + F.dropout(self.out(_join(mixed)), self.dropout, self.training)
+
+
+class CrossAttention(nn.Module):
+    """Pre-norm and residual; keys and values are projected apart, once per sample."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.heads, self.dropout = shape.heads, shape.dropout
+        self.norm = nn.LayerNorm(shape.width)
+        self.query = nn.Linear(shape.width, shape.width, bias=False)
+        self.key_value = nn.Linear(shape.width, 2 * shape.width, bias=False)
+        self.out = nn.Linear(shape.width, shape.width)
+
+    def project(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, L, d] -> keys and values [B, h, L, d / h]"""
+        key, value = self.key_value(states).chunk(2, dim=-1)
+        return _split(key, self.heads), _split(value, self.heads)
+
+    def forward(self, x: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        """[B, V, n, d]: the digits of all views are queries to the same keys."""
+        query = _split(self.query(self.norm(x)).flatten(1, 2), self.heads)  # [B, h, V * n, d / h]
+        mixed = _join(attend(query, key, value, bias, self.dropout, self.training)).view_as(x)
+        return x + F.dropout(self.out(mixed), self.dropout, self.training)
+
+
+class FeedForward(nn.Module):
+    """Pre-norm and residual."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.dropout = shape.dropout
+        self.norm = nn.LayerNorm(shape.width)
+        self.inner = nn.Linear(shape.width, shape.inner_width)
+        self.outer = nn.Linear(shape.inner_width, shape.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + F.dropout(self.outer(F.gelu(self.inner(self.norm(x)))), self.dropout, self.training)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, training: bool) -> Tensor:
+    """[B, h, T, c], [B, h, S, c] -> [B, h, T, c]"""
+    logits = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    if bias is not None:
+        logits = logits + bias
+    return F.dropout(logits.softmax(dim=-1), dropout, training) @ value
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    """[B, T, d] -> [B, h, T, d / h]"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _join(x: Tensor) -> Tensor:
+    """[B, h, T, d / h] -> [B, T, d]"""
+    return x.transpose(1, 2).flatten(2)
+
+
+def _log(mask: Tensor) -> Tensor:
+    """0 where True, -inf where False."""
+    return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -torch.inf)
