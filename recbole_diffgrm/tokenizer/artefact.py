@@ -100,10 +100,11 @@ class Tokenizer:
         name = self.settings["sid_encoder"]
         if vectors.is_file(name):
             raise UserError(f"assign: the embeddings came from {name}, so new items need embeddings, not texts")
-        if encoder.identity(name) != self.source["encoder"]:
+        versions = {"versions": None}  # of libraries: they move the last bits, which do not matter here
+        if encoder.identity(name) | versions != self.source["encoder"] | versions:
             raise UserError(
-                f"assign: the encoder {name}, or a library it runs on, is not what it was when the tokenizer was made; "
-                "give embeddings from the old one, or make a new tokenizer"
+                f"assign: the encoder {name} is not the one that the tokenizer was made with; give embeddings from the "
+                "old one, or make a new tokenizer"
             )
         ready = [self.compose(value) if isinstance(value, Mapping) else str(value or "").strip() for value in texts]
         row = np.array([number if value else NO_VECTOR for number, value in enumerate(ready)])

@@ -86,9 +86,11 @@ def test_new_items_need_the_same_encoder(settings, encoder_folder, tmp_path):
     tokenizer = make(settings, sid_encoder=str(folder)).tokenizer
     tokenizer.assign(["new", "odd"], texts=[{"title": "Lamp", "categories": ["c1", "c2"], "price": 9.5}, None])
     assert tokenizer.compose({"title": "Lamp", "price": 9.5}) == "Title: Lamp."  # no item of the table had a price
+    tokenizer.source["encoder"]["versions"]["torch"] = "0.1"  # another library is no other encoder
+    tokenizer.assign(["newest"], texts=["Title: Lamp."])
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
-    with pytest.raises(UserError, match="is not what it was when the tokenizer was made"):
+    with pytest.raises(UserError, match="is not the one that the tokenizer was made with"):
         tokenizer.assign(["newer"], texts=["Title: Lamp."])
 
 
