@@ -17,6 +17,7 @@ from recbole_diffgrm.config.schema import WITHOUT_EFFECT
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import file_digest, write_text
 from recbole_diffgrm.running.result import RESULT_FILE, RunResult
+from recbole_diffgrm.tokenizer.sources import input_files
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -91,14 +92,12 @@ def _runs(config, config_hash: str) -> list[Path]:
 def fingerprint(config) -> str:
     """Of the data files: other data under the same name is another run."""
     folder = Path(config["data_path"])
-    has_sids = compat.uses_sids(config.model_class)
     paths = [folder / f"{config.dataset}.inter"]
     paths += [folder / f"{config.dataset}.{suffix}" for suffix in ("user", "item") if suffix in config["load_col"]]
-    if has_sids:
-        paths.append(folder / f"{config.dataset}.item")
-        paths += [Path(config[key]) for key in ("sid_file", "sid_encoder") if config[key]]
+    if compat.uses_sids(config.model_class):
+        paths += input_files(config)
     digest = hashlib.sha256()
-    for path in paths:
+    for path in dict.fromkeys(paths):
         if path == paths[0] or path.is_file():
             digest.update(bytes.fromhex(file_digest(path)))
     return digest.hexdigest()

@@ -229,9 +229,9 @@ def _nearest(settings, quantiser, items: ItemVectors, codes, chosen: np.ndarray,
     has_vector = items.row[chosen] != NO_VECTOR
     if has_vector.any():
         with_vector = chosen[has_vector]
-        own_vectors = items.of(with_vector)
-        near[has_vector], error = quantiser.nearest(own_vectors, count)
-        own = quantiser.errors_of(quantiser.prepare(own_vectors), codes[with_vector])
+        prepared = quantiser.prepare(items.of(with_vector))
+        near[has_vector], error = quantiser.nearest(prepared, count)
+        own = quantiser.errors_of(prepared, codes[with_vector])
         added[has_vector] = error - own[:, None]
     if not has_vector.all():
         without = chosen[~has_vector]

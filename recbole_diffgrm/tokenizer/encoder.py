@@ -45,13 +45,21 @@ def identity(name: str) -> dict[str, Any]:
     folder = _folder(name)
     if folder is None:  # models of the hub count by their name: they are not changed once they are published
         return {"encoder": name, "versions": versions}
-    names = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    content = {
-        str(path): file_digest(folder / path)
-        for path in names
-        if path.suffix != ".md" and not any(part.startswith(".") for part in path.parts)
-    }
+    content = {str(path.relative_to(folder)): file_digest(path) for path in files(name)}
     return {"encoder": "folder", "files": content, "versions": versions}
+
+
+def files(name: str) -> list[Path]:
+    """Of a model in a folder; none for others. Hidden files and pages to read do not count."""
+    folder = _folder(name) if name != BUNDLED else None
+    found = sorted(folder.rglob("*")) if folder else []
+    return [
+        path
+        for path in found
+        if path.is_file()
+        and path.suffix != ".md"
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
 
 
 def load(name: str, device: str, trust_remote_code: bool):

@@ -20,6 +20,7 @@ from recbole_diffgrm.tokenizer import quantiser, report, vectors
 from recbole_diffgrm.tokenizer.artefact import Tokenizer, quantise, read_table, resolve
 from recbole_diffgrm.tokenizer.blocks import map_blocks
 from recbole_diffgrm.tokenizer.cache import digest_of, entry, fingerprint
+from recbole_diffgrm.tokenizer.reassign import check_room
 from recbole_diffgrm.tokenizer.sources import Source, item_columns, nothing, source_of
 from recbole_diffgrm.tokenizer.vectors import NO_VECTOR, ItemVectors
 
@@ -134,12 +135,9 @@ def _from_scratch(config: Config, catalogue: Catalogue) -> Path:
 
 def _check_sizes(settings: dict[str, Any], source: Source, in_training: np.ndarray) -> None:
     """What cannot work is said before hours of encoding."""
-    digits, size = settings["sid_digits"], settings["sid_codes"]
-    if settings["sid_collisions"] == "reassign" and len(source.row) > size**digits:
-        raise UserError(
-            f"sid_collisions: {len(source.row):,} items cannot all have their own of {size**digits:,} IDs "
-            f"(sid_digits {digits}, sid_codes {size}): use more digits or codes"
-        )
+    size = settings["sid_codes"]
+    if settings["sid_collisions"] == "reassign":
+        check_room(len(source.row), settings["sid_digits"], size)
     if source.name and not in_training.any():
         raise UserError("no item that occurs in training has text: do the ids in .inter and .item agree?")
     if source.name:

@@ -59,9 +59,8 @@ class Quantiser:
         """[B] squared distance between each prepared vector and what its codes stand for."""
         return _squared(prepared - self._decode(codes))
 
-    def nearest(self, vectors: np.ndarray, count: int) -> Nearest:
-        """The `count` nearest codes of each vector (all of them, where there are fewer)."""
-        prepared = self.prepare(vectors)
+    def nearest(self, prepared: np.ndarray, count: int) -> Nearest:
+        """The `count` nearest codes of each prepared vector (all of them, where there are fewer)."""
         if self.residual:
             return self._beam(prepared, count)
         return cheapest_sums(self._distances(prepared), count)

@@ -36,11 +36,7 @@ Moves = dict[int, int | bytes]  # item -> key of its new ID
 def reassign(codes: np.ndarray, size: int, nearest: NearestCodes, kinds: Kinds, table: np.ndarray) -> np.ndarray:
     """[N, n] -> [N, n] with all rows different, and different from those of `table` [T, n], whose items stay."""
     digits = codes.shape[1]
-    if len(codes) + len(table) > size**digits:
-        raise UserError(
-            f"sid_collisions: {len(codes) + len(table):,} items cannot all have their own of {size**digits:,} IDs "
-            f"(sid_digits {digits}, sid_codes {size}): use more digits or codes"
-        )
+    check_room(len(codes) + len(table), digits, size)
     home, group, count = np.unique(keys(codes, size), return_inverse=True, return_counts=True)
     taken = keys(table, size)
     blocked = np.isin(home, taken)
@@ -53,6 +49,15 @@ def reassign(codes: np.ndarray, size: int, nearest: NearestCodes, kinds: Kinds, 
     if moves:
         new[list(moves)] = decode(np.array(list(moves.values()), home.dtype), digits, size)
     return new
+
+
+def check_room(items: int, digits: int, size: int) -> None:
+    """There must be as many IDs as items."""
+    if items > size**digits:
+        raise UserError(
+            f"sid_collisions: {items:,} items cannot all have their own of {size**digits:,} IDs "
+            f"(sid_digits {digits}, sid_codes {size}): use more digits or codes"
+        )
 
 
 class _Edges(NamedTuple):

@@ -44,6 +44,18 @@ def source_of(config: Config, item_ids: np.ndarray) -> Source:
     return _text(config, item_ids)
 
 
+def input_files(config: Config) -> list[Path]:
+    """All files that IDs are made from, besides .inter."""
+    if config["sid_file"]:
+        paths = [Path(config["sid_file"])]
+    elif vectors.is_file(config["sid_encoder"]):
+        path = Path(config["sid_encoder"])
+        paths = [path, vectors.ids_file(path)]
+    else:
+        paths = encoder.files(config["sid_encoder"])
+    return [Path(config["data_path"]) / f"{config.dataset}.item", *paths]
+
+
 def nothing(item_ids: np.ndarray) -> Source:
     row = np.full(len(item_ids), NO_VECTOR)
     return Source(lambda: ItemVectors(item_ids, row, np.zeros((0, 0), np.float32)), {}, row)

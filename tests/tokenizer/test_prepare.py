@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -267,7 +268,16 @@ def test_models_with_semantic_ids_find_them_in_their_data_set(settings, tmp_path
     assert first.config_hash != other.config_hash
     item_file = Path(settings["data_path"]) / "tiny" / "tiny.item"
     item_file.write_text(item_file.read_text().replace("Item 7\t", "Another 7\t"))
-    assert run("SASRec", "tiny", **options).config_hash != first.config_hash
+    changed = run("SASRec", "tiny", **options)
+    assert changed.config_hash != first.config_hash
+    encoder_copy = tmp_path / "encoder"
+    shutil.copytree(settings["sid_encoder"], encoder_copy)
+    hashes = []
+    for last_byte in (b"\1", b"\2"):  # another model in the same folder
+        weights = encoder_copy / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + last_byte)
+        hashes.append(run("SASRec", "tiny", **{**options, "sid_encoder": str(encoder_copy)}).config_hash)
+    assert hashes[0] != hashes[1]
 
 
 def test_ml_100k(tmp_path):

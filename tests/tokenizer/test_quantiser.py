@@ -165,7 +165,7 @@ def test_nearest_codes(kind):
     vectors = correlated(100)
     fitted = fit(kind, vectors, 3, 4, 12, 0)
     everything = np.array(list(itertools.product(range(4), repeat=3)), np.uint16)
-    near = fitted.nearest(vectors[:20], 64)
+    near = fitted.nearest(fitted.prepare(vectors[:20]), 64)
     for row in range(20):
         prepared = np.repeat(fitted.prepare(vectors[row : row + 1]), 64, axis=0)
         error = fitted.errors_of(prepared, everything)
