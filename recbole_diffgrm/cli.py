@@ -83,7 +83,7 @@ def _main(options: dict[str, Any]) -> int:
     for flag in FLAGS & set(options):
         if not isinstance(options[flag], bool):
             raise UserError(f"--{flag} takes no value")
-    models = _names(options.pop("model", "SASRec"), "model")
+    models = _names(options.pop("model", "DiffGRM"), "model")
     dataset = options.pop("dataset", "ml-100k")
     config_files = str(options.pop("config_files", "")).split()
     seeds = _seeds(options.pop("seeds", []))

@@ -28,6 +28,9 @@ for _name, _type in {
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"recbole\..*")
 warnings.filterwarnings("ignore", message=r".*pkg_resources is deprecated.*")
 
+# This project's own models, looked up before RecBole's.
+OWN_MODELS = {"DiffGRM": "recbole_diffgrm.model.diffgrm"}
+
 # Sequential models of RecBole that read more than .inter and .item, or the padded interaction table itself.
 NEEDS_OTHER_DATA = {
     "DIN": "user and item features joined into every sample",
@@ -50,11 +53,12 @@ def recbole_dir() -> Path:
 
 @cache
 def model_names() -> list[str]:
-    """Sequential models that can be run, as RecBole spells them."""
+    """Sequential models that can be run: ours, and RecBole's as it spells them."""
     root = recbole_dir()
     modules = {path.stem for path in (root / "model" / "sequential_recommender").glob("*.py")}
     named = (path.stem for path in (root / "properties" / "model").glob("*.yaml"))
-    return sorted(name for name in named if name.lower() in modules and name not in NEEDS_OTHER_DATA)
+    theirs = (name for name in named if name.lower() in modules and name not in NEEDS_OTHER_DATA)
+    return sorted([*OWN_MODELS, *theirs])
 
 
 def other_model_names() -> set[str]:
@@ -64,9 +68,11 @@ def other_model_names() -> set[str]:
 
 @cache
 def model_class(name: str):
-    """A RecBole model, with the slow spots mended. What the models compute stays the same (tested)."""
+    """One of ours, or a RecBole model with its slow spots mended. What the models compute stays the same (tested)."""
     import torch
 
+    if name in OWN_MODELS:
+        return getattr(importlib.import_module(OWN_MODELS[name]), name)
     found = getattr(importlib.import_module(f"recbole.model.sequential_recommender.{name.lower()}"), name)
     # Importing RecBole's models switches on autograd's anomaly detection for the whole process (sine.py): every
     # backward pass then looks for NaN in every gradient.

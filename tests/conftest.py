@@ -39,7 +39,11 @@ def write_dataset(folder: Path, name: str = "tiny", users: int = 60, items: int 
     (folder / f"{name}.yaml").write_text(
         'seq_separator: "|"\n'
         "load_col: {inter: [user_id, item_id, timestamp], item: [item_id, categories]}\n"
-        "models: {FDSA: {selected_features: [categories]}, S3Rec: {item_attribute: categories}}\n"
+        "models:\n"
+        "  FDSA: {selected_features: [categories]}\n"
+        "  S3Rec: {item_attribute: categories}\n"
+        "  DiffGRM: {hidden_size: 16, inner_size: 32, n_heads: 2, decoder_layers: 2, warmup_steps: 0,\n"
+        f"    sid_quantiser: random, sid_digits: 3, sid_codes: 8, cache_dir: {folder / 'cache'}}}\n"
     )
     return folder
 

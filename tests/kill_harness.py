@@ -115,6 +115,8 @@ def main(model: str, data: str, work: str, seconds: str, points: str) -> None:
             "show_progress": False,
             "state": "WARNING",
         }
+        if model == "DiffGRM":
+            overrides["ema_decay"] = 0.9
         if model == "S3Rec":
             overrides["pretrain_epochs"] = 2
         return build_config(model, "tiny", [Path(data) / "tiny.yaml"], overrides)

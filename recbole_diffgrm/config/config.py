@@ -95,12 +95,8 @@ def build_config(
     config_files: str | Path | Sequence[str | Path] = (),
     overrides: dict[str, Any] | None = None,
     compared_with: Sequence[str] = (),
-    sids: bool = False,
 ) -> Config:
-    """Merge and check the layers. In a comparison a key counts as read when one of the compared models reads it.
-
-    `sids` adds the keys of the tokenizer, which only models with semantic IDs read.
-    """
+    """Merge and check the layers. In a comparison a key counts as read when one of the compared models reads it."""
     check_model_name(model)
     if not isinstance(dataset, str) or not dataset or Path(dataset).name != dataset:
         raise UserError(f"dataset must be the name of a folder below data_path, not {dataset!r}")
@@ -114,7 +110,7 @@ def build_config(
 
     defaults = layers.recbole_defaults(model)
     about_sids = sid_keys()
-    known = known_keys(model) | (about_sids if sids else set())
+    known = known_keys(model)
     known_to_any = known.union(*(known_keys(other) for other in compared_with))
     ours = layers.project_layers(model, dataset)
     values, origin = layers.merge(model, ours + user_layers)
@@ -218,7 +214,21 @@ def _check_together(values: dict[str, Any]) -> None:
         raise UserError(
             f"sid_pca_dim ({values['sid_pca_dim']}) must be at least sid_digits ({values['sid_digits']}), or ~"
         )
+    if "noising" in values:
+        _check_views(values)
     if values.get("loss_type") == "CE" and values["train_neg_sample_args"] is not None:
         raise UserError("train_neg_sample_args: loss_type CE uses no negative items; set it to ~ or use loss_type BPR")
     if "hidden_size" in values and values["hidden_size"] % values.get("n_heads", 1):
         raise UserError(f"hidden_size ({values['hidden_size']}) must be a multiple of n_heads ({values['n_heads']})")
+
+
+def _check_views(values: dict[str, Any]) -> None:
+    """The views of DiffGRM's noising fit each other and the digits of an ID."""
+    views, schedule = values["n_views"], values["mask_schedule"]
+    if schedule is not None and views is not None:
+        raise UserError("n_views and mask_schedule: give one of them")
+    if schedule is not None and values["noising"] == "random":
+        raise UserError("mask_schedule: noising random draws its masks; use n_views and random_ratio")
+    digits = values["sid_digits"] + (values["sid_collisions"] == "extra_digit")
+    if values["noising"] != "random" and max(schedule or [views or 1]) > digits:
+        raise UserError(f"n_views, mask_schedule: an ID has {digits} digits, so at most {digits} can be masked")

@@ -95,6 +95,10 @@ def _is_clip(v: Any) -> bool:
     return _is_number(limit) and limit > 0
 
 
+def _is_schedule(v: Any) -> bool:
+    return isinstance(v, list) and all(map(_is_int, v)) and v != [] and v[0] >= 1 and v == sorted(set(v))
+
+
 RULES: dict[str, Rule] = {
     # data
     "data_path": TEXT,
@@ -111,6 +115,10 @@ RULES: dict[str, Rule] = {
     "threshold": optional(MAPPING),
     "normalize_all": optional(BOOLEAN),
     "normalize_field": optional(NAMES),
+    # training samples
+    "sliding_window": BOOLEAN,
+    "min_history": integer(1),
+    "max_samples_per_user": optional(integer(1)),
     # evaluation
     "eval_args": MAPPING,
     "repeatable": BOOLEAN,
@@ -133,7 +141,9 @@ RULES: dict[str, Rule] = {
         Rule(_is_sampling, "a mapping such as {distribution: uniform, sample_num: 1, alpha: 1.0}")
     ),
     "transform": optional(choice("mask_itemseq", "inverse_itemseq", "crop_itemseq", "reorder_itemseq")),
+    "ema_decay": optional(number(0, 1, below=True)),
     "enable_amp": BOOLEAN,
+    "compile": BOOLEAN,
     "shuffle": BOOLEAN,
     # running
     "seed": Rule(lambda v: _is_int(v) and 0 <= v < 2**32, "a whole number from 0 to 4294967295"),
@@ -158,6 +168,21 @@ RULES: dict[str, Rule] = {
     "sid_collisions": choice("keep", "reassign", "extra_digit"),
     "sid_seed": Rule(lambda v: _is_int(v) and 0 <= v < 2**31, "a whole number from 0 to 2147483647"),
     "cache_dir": TEXT,
+    # DiffGRM
+    "encoder_layers": integer(1),
+    "decoder_layers": integer(1),
+    "cross_attention_sink": BOOLEAN,
+    "noising": choice("ocn", "coherent", "random"),
+    "n_views": optional(integer(1)),
+    "mask_schedule": optional(Rule(_is_schedule, "ascending whole numbers from 1 on, such as [1, 2, 4]")),
+    "ocn_select": choice("least", "most"),
+    "ocn_refresh": BOOLEAN,
+    "ocn_sample": BOOLEAN,
+    "ocn_confidence": choice("msp", "entropy"),
+    "coherent_paths": integer(1),
+    "random_ratio": optional(number(0, 1, above=True)),
+    "loss_weighting": choice("view_mean", "token_mean"),
+    "label_smoothing": PROBABILITY,
     # models: RecBole's names of what the baselines have in common
     "loss_type": choice("CE", "BPR"),
     "n_layers": integer(1),

@@ -154,7 +154,16 @@ class FlatSequentialDataset(SequentialDataset):
                     f"{self.dataset_name} is too small for the split {mode}: no {name} sample "
                     f"({self.user_num - 1} users, {len(self.inter_feat)} interactions; a user needs at least 4)"
                 )
-        return [self.copy(self.inter_feat.select(part)) for part in parts]
+        train, valid, test = (self.inter_feat.select(part) for part in parts)
+        return [self.copy(part) for part in (self._chosen_for_training(train), valid, test)]
+
+    def _chosen_for_training(self, samples: PrefixSamples) -> PrefixSamples:
+        shortest = self.config["min_history"]
+        chosen = samples.of_history(shortest)
+        if len(chosen) == 0:
+            raise UserError(f"min_history: no training sample of {self.dataset_name} has {shortest} items before it")
+        most = self.config["max_samples_per_user"] if self.config["sliding_window"] else 1
+        return chosen.last_of_each_user(most) if most else chosen
 
     def __getitem__(self, index, join=True):
         """Features of users and items are not joined into batches: the models that use them look them up."""

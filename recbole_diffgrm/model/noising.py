@@ -25,6 +25,11 @@ class Noising:
     paths: int = 1  # coherent: nested sequences per sample
     ratio: float | None = None  # random: share of digits masked; None draws it for each view
 
+    @property
+    def views(self) -> int:
+        """Views of each target, V."""
+        return len(self.schedule) * (self.paths if self.kind == "coherent" else 1)
+
 
 class Views(NamedTuple):
     masked: Tensor  # [B, V, n] bool

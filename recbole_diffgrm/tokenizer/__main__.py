@@ -59,8 +59,7 @@ def _main(options: dict[str, Any]) -> None:
 
     dataset_name = options.pop("dataset", "ml-100k")
     config_files = str(options.pop("config_files", "")).split()
-    # The data settings are those of any sequential model.
-    config = build_config("SASRec", dataset_name, config_files, options, sids=True)
+    config = build_config("DiffGRM", dataset_name, config_files, options)
     check_files(config)
     dataset = load_dataset(config)
     prepared = prepare(config, dataset, dataset.build())

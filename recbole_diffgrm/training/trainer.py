@@ -1,8 +1,11 @@
-"""The training loop of every model: schedule, clipping, early stopping on unrounded scores, exact resumption.
+"""The training loop of every model: schedule, clipping, averaging, early stopping on unrounded scores, resumption.
 
 RecBole's Trainer keeps only the best weights and pickles its whole configuration with them, so nothing can be resumed.
 Here `state.pt` holds all that the next step depends on (weights, optimiser, random generators, position in the epoch)
 and `best.pt` the weights that scored best in validation.
+
+A model may say more of its training than the loss: `step_sums`, named lists that its last `calculate_loss` saw, are
+added up over an epoch and given to its `epoch_statistics`, which makes numbers for people out of them.
 """
 
 import logging
@@ -13,6 +16,7 @@ from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad_norm_
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
@@ -43,6 +47,7 @@ class Progress:
     batch: int = 0  # its batches done
     step: int = 0  # optimiser steps done
     loss_sums: list[float] = field(default_factory=list)  # over the batches done, one per part of the loss
+    model_sums: dict[str, list[float]] = field(default_factory=dict)  # the same of the model's step_sums
     best_score: float | None = None
     best_epoch: int | None = None
     best_metrics: dict[str, float] = field(default_factory=dict)
@@ -70,11 +75,23 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(
             self.device.type, enabled=config["enable_amp"] and self.device.type == "cuda"
         )
+        self.average = None
+        if config["ema_decay"] is not None:
+            self.average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config["ema_decay"]))
+        # Lengths of histories differ from batch to batch: dynamic, or each would be compiled anew.
+        self.loss_of = torch.compile(model.calculate_loss, dynamic=True) if config["compile"] else model.calculate_loss
         self.saved_at = time.monotonic()
+
+    @property
+    def evaluated(self):
+        """The model that is evaluated and kept: the averaged one, where there is one."""
+        return self.average.module if self.average else self.model
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue exactly where a checkpoint of `save_state` was written."""
         self.model.load_state_dict(state["model"])
+        if self.average:
+            self.average.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
@@ -83,6 +100,7 @@ class Trainer:
     def save_state(self) -> None:
         content = {
             "model": self.model.state_dict(),
+            "average": self.average.state_dict() if self.average else {},
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "progress": asdict(self.progress),
@@ -119,10 +137,9 @@ class Trainer:
                 rate = config["learning_rate"] * rate_factor(
                     config["scheduler"], progress.step, config["warmup_steps"], total_steps
                 )
-                losses = self._step(batch, rate)
-                if not progress.loss_sums:
-                    progress.loss_sums = [0.0] * len(losses)
-                progress.loss_sums = [total + loss for total, loss in zip(progress.loss_sums, losses)]
+                progress.loss_sums = _added(progress.loss_sums, self._step(batch, rate))
+                for name, values in getattr(self.model, "step_sums", {}).items():
+                    progress.model_sums[name] = _added(progress.model_sums.get(name), values.tolist())
                 progress.batch += 1
                 progress.step += 1
                 bar.update()
@@ -139,7 +156,7 @@ class Trainer:
             group["lr"] = rate
         self.optimizer.zero_grad()
         with torch.autocast(self.device.type, enabled=self.config["enable_amp"]):
-            losses = self.model.calculate_loss(batch.to(self.device))
+            losses = self.loss_of(batch.to(self.device))
         parts = losses if isinstance(losses, tuple) else (losses,)
         loss = sum(parts)
         if torch.isnan(loss):
@@ -153,6 +170,8 @@ class Trainer:
             clip_grad_norm_(self.model.parameters(), self.config["clip_grad_norm"])
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.average:
+            self.average.update_parameters(self.model)
         return [part.item() for part in parts]
 
     def _end_epoch(self, train: TrainLoader, valid: EvalLoader | None, epochs: int) -> None:
@@ -167,6 +186,8 @@ class Trainer:
         }
         if len(losses) > 1:
             entry["loss_parts"] = losses
+        if progress.model_sums:
+            entry["statistics"] = self.model.epoch_statistics(progress.model_sums, progress.epoch + 1)
         line = f"{progress.stage} epoch {progress.epoch + 1}: loss {entry['loss']:.4f}, {progress.epoch_seconds:.1f} s"
         is_last = progress.epoch + 1 == epochs
         if valid is not None and ((progress.epoch + 1) % self.config["eval_step"] == 0 or is_last):
@@ -179,7 +200,8 @@ class Trainer:
         self._log_to_tensorboard(entry)
         progress.curve.append(entry)
         progress.train_seconds += progress.epoch_seconds
-        progress.epoch, progress.batch, progress.loss_sums, progress.epoch_seconds = progress.epoch + 1, 0, [], 0.0
+        progress.epoch, progress.batch, progress.epoch_seconds = progress.epoch + 1, 0, 0.0
+        progress.loss_sums, progress.model_sums = [], {}
         stops_early = valid is not None and progress.misses >= self.config["stopping_step"]
         if stops_early:
             logger.info(f"no better score in {progress.misses} evaluations: stopped")
@@ -192,7 +214,7 @@ class Trainer:
     def _validate(self, valid: EvalLoader) -> dict[str, float]:
         started = time.monotonic()
         try:
-            evaluation = evaluate(self.config, self.model, valid, label="validation", check_stop=self.stop.check)
+            evaluation = evaluate(self.config, self.evaluated, valid, label="validation", check_stop=self.stop.check)
         except Interrupted:
             logger.info("stopped during validation: it will be done again on resumption")
             raise
@@ -216,15 +238,25 @@ class Trainer:
         self.save_state()
 
     def _save_best(self) -> None:
-        checkpoint.save({"state_dict": self.model.state_dict()}, self.best_path)
+        checkpoint.save({"state_dict": self.evaluated.state_dict()}, self.best_path)
 
     def _log_to_tensorboard(self, entry: dict[str, Any]) -> None:
         stage, epoch = entry["stage"], entry["epoch"]
         self.writer.add_scalar(f"{stage}/loss", entry["loss"], epoch)
         self.writer.add_scalar(f"{stage}/learning_rate", entry["learning_rate"], epoch)
         self.writer.add_scalar(f"{stage}/seconds", entry["seconds"], epoch)
+        for name, value in entry.get("statistics", {}).items():
+            if not isinstance(value, list):
+                self.writer.add_scalar(f"{stage}/{name}", value, epoch)
+                continue
+            for number, part in enumerate(value, start=1):
+                self.writer.add_scalar(f"{stage}/{name}/{number}", part, epoch)
         for name, value in entry.get("valid", {}).items():
             self.writer.add_scalar(f"valid/{name}", value, epoch)
         if "score" in entry:
             self.writer.add_scalar("valid/score", entry["score"], epoch)
         self.writer.flush()
+
+
+def _added(sums: list[float] | None, values: list[float]) -> list[float]:
+    return [total + value for total, value in zip(sums, values)] if sums else values

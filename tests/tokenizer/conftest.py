@@ -32,7 +32,7 @@ def settings(data, encoder_folder, tmp_path) -> dict:
 
 
 def make(settings: dict, **changes) -> prepare.Prepared:
-    config = build_config("SASRec", "tiny", overrides={**settings, **changes}, sids=True)
+    config = build_config("DiffGRM", "tiny", overrides={**settings, **changes})
     dataset = load_dataset(config)
     return prepare.prepare(config, dataset, dataset.build())
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recbole_diffgrm import Tokenizer, UserError, compat, run
+from recbole_diffgrm import Tokenizer, UserError, run
 from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.data.dataset import load_dataset
 from recbole_diffgrm.tokenizer import encoder, prepare
 from recbole_diffgrm.tokenizer.__main__ import main
+from recbole_diffgrm.training import checkpoint
 from tests.conftest import AMAZON_DATA, ROOT, needs_amazon, run_python
 from tests.tokenizer.conftest import IDS, make, write_npz
 
@@ -247,28 +248,23 @@ def test_cache_that_cannot_be_written(settings, tmp_path):
         make(settings, cache_dir=str(tmp_path / "file"))
 
 
-def test_models_with_semantic_ids_find_them_in_their_data_set(settings, tmp_path, monkeypatch):
-    """The preprocessor runs by itself for a model that says uses_sids."""
-    sasrec = compat.model_class("SASRec")
-    original, seen = sasrec.__init__, []
-
-    def initialise(self, config, dataset):
-        names = dataset.field2id_token[dataset.iid_field][1:]
-        seen.append(dataset.tokenizer.table(names))
-        original(self, config, dataset)
-
-    monkeypatch.setattr(sasrec, "uses_sids", True, raising=False)
-    monkeypatch.setattr(sasrec, "__init__", initialise)
+def test_models_with_semantic_ids_find_them_in_their_data_set(settings, tmp_path):
+    """The preprocessor runs by itself, and the run's hash covers all that decides the IDs."""
     options = {**settings, "output_dir": str(tmp_path / "runs"), "epochs": 1, "MAX_ITEM_LIST_LENGTH": 10}
-    first = run("SASRec", "tiny", **options)
-    assert seen[0].shape == (40, 2)
+    options |= {"hidden_size": 16, "inner_size": 16}
+
+    def sids(result):
+        return checkpoint.load(result.run_dir / "best.pt")["state_dict"]["sids"]
+
+    first = run("DiffGRM", "tiny", **options)
+    assert sids(first).shape == (41, 2)
     assert first.config["sid_codes"] == 8
-    other = run("SASRec", "tiny", **options, sid_collisions="extra_digit")
-    assert seen[1].shape == (40, 3)
+    other = run("DiffGRM", "tiny", **options, sid_collisions="extra_digit")
+    assert sids(other).shape == (41, 3)
     assert first.config_hash != other.config_hash
     item_file = Path(settings["data_path"]) / "tiny" / "tiny.item"
     item_file.write_text(item_file.read_text().replace("Item 7\t", "Another 7\t"))
-    changed = run("SASRec", "tiny", **options)
+    changed = run("DiffGRM", "tiny", **options)
     assert changed.config_hash != first.config_hash
     encoder_copy = tmp_path / "encoder"
     shutil.copytree(settings["sid_encoder"], encoder_copy)
@@ -276,7 +272,7 @@ def test_models_with_semantic_ids_find_them_in_their_data_set(settings, tmp_path
     for last_byte in (b"\1", b"\2"):  # another model in the same folder
         weights = encoder_copy / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1] + last_byte)
-        hashes.append(run("SASRec", "tiny", **{**options, "sid_encoder": str(encoder_copy)}).config_hash)
+        hashes.append(run("DiffGRM", "tiny", **{**options, "sid_encoder": str(encoder_copy)}).config_hash)
     assert hashes[0] != hashes[1]
 
 
@@ -301,7 +297,7 @@ def test_shared_ids_of_amazon_beauty(tmp_path):
         "cache_dir": str(tmp_path),
         "sid_file": str(AMAZON_DATA / "Amazon_Beauty" / "Amazon_Beauty.sentence-t5-base.sid"),
     }
-    config = build_config("SASRec", "Amazon_Beauty", overrides=overrides, sids=True)
+    config = build_config("DiffGRM", "Amazon_Beauty", overrides=overrides)
     assert config["sid_encoder"] == "sentence-transformers/sentence-t5-base"
     dataset = load_dataset(config)
     report = prepare.prepare(config, dataset, dataset.build()).report
