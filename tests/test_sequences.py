@@ -277,3 +277,26 @@ def test_filters_of_recbole_still_work(tiny):
     dataset = FlatSequentialDataset(config)
     dataset.build()
     assert int(torch.bincount(dataset.inter_feat["user_id"])[1:].min()) >= 8
+
+
+def test_choice_of_training_samples(tiny):
+    """Against loops over the users' own sequences; validation and test are the same whatever is chosen."""
+    from collections import defaultdict
+
+    def parts(**changes):
+        config = make_config(tiny, MAX_ITEM_LIST_LENGTH=50, **changes)
+        return [sorted(as_tuples(part.inter_feat[range(len(part))])) for part in FlatSequentialDataset(config).build()]
+
+    train, valid, test = parts()
+    of_user = defaultdict(list)
+    for user, history, target in train:
+        of_user[user].append((user, history, target))
+    between = parts(min_history=2, max_history=4)
+    assert between[0] == [sample for sample in train if 2 <= len(sample[1]) <= 4]
+    longest = [max(samples, key=lambda sample: len(sample[1])) for samples in of_user.values()]
+    assert parts(sliding_window=False, max_history=1)[0] == sorted(longest)
+    once = parts(sliding_window=False, min_history=3)
+    assert once[0] == sorted(sample for sample in longest if len(sample[1]) >= 3)
+    assert between[1:] == once[1:] == [valid, test]
+    with pytest.raises(UserError, match="no training sample of tiny has 30 items"):
+        parts(min_history=30)

@@ -214,6 +214,8 @@ def _check_together(values: dict[str, Any]) -> None:
         raise UserError(
             f"sid_pca_dim ({values['sid_pca_dim']}) must be at least sid_digits ({values['sid_digits']}), or ~"
         )
+    if values["max_history"] is not None and values["max_history"] < values["min_history"]:
+        raise UserError(f"max_history ({values['max_history']}) is below min_history ({values['min_history']})")
     if "noising" in values:
         _check_views(values)
     if values.get("loss_type") == "CE" and values["train_neg_sample_args"] is not None:

@@ -118,7 +118,7 @@ RULES: dict[str, Rule] = {
     # training samples
     "sliding_window": BOOLEAN,
     "min_history": integer(1),
-    "max_samples_per_user": optional(integer(1)),
+    "max_history": optional(integer(1)),
     # evaluation
     "eval_args": MAPPING,
     "repeatable": BOOLEAN,

@@ -158,12 +158,14 @@ class FlatSequentialDataset(SequentialDataset):
         return [self.copy(part) for part in (self._chosen_for_training(train), valid, test)]
 
     def _chosen_for_training(self, samples: PrefixSamples) -> PrefixSamples:
-        shortest = self.config["min_history"]
-        chosen = samples.of_history(shortest)
+        shortest, longest = self.config["min_history"], self.config["max_history"]
+        if self.config["sliding_window"]:
+            chosen = samples.with_history(shortest, longest)
+        else:
+            chosen = samples.last_of_each_user().with_history(shortest, None)
         if len(chosen) == 0:
             raise UserError(f"min_history: no training sample of {self.dataset_name} has {shortest} items before it")
-        most = self.config["max_samples_per_user"] if self.config["sliding_window"] else 1
-        return chosen.last_of_each_user(most) if most else chosen
+        return chosen
 
     def __getitem__(self, index, join=True):
         """Features of users and items are not joined into batches: the models that use them look them up."""

@@ -113,16 +113,20 @@ class PrefixSamples:
             batch[name + self.fields.list_suffix] = history
         return Interaction(batch)
 
-    def of_history(self, shortest: int) -> "PrefixSamples":
-        """Only samples with so many items before their target."""
-        return self.select(self.rows[self.flat.position[self.rows.long()] >= shortest])
-
-    def last_of_each_user(self, count: int) -> "PrefixSamples":
-        """Only each user's `count` last samples (rows are in user order)."""
-        user = self.column(self.fields.user)
-        is_kept = torch.ones(len(user), dtype=torch.bool)
-        is_kept[:-count] = user[count:] != user[:-count]
+    def with_history(self, shortest: int, longest: int | None) -> "PrefixSamples":
+        """Only samples with so many items before their target, cut off or not."""
+        before = self.flat.position[self.rows.long()]
+        is_kept = before >= shortest
+        if longest is not None:
+            is_kept &= before <= longest
         return self.select(self.rows[is_kept])
+
+    def last_of_each_user(self) -> "PrefixSamples":
+        """Only each user's last sample (rows are in user order)."""
+        user = self.column(self.fields.user)
+        is_last = torch.ones(len(user), dtype=torch.bool)
+        is_last[:-1] = user[1:] != user[:-1]
+        return self.select(self.rows[is_last])
 
     def full_histories(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """(row in the batch, item) of everything before the targets, however long ago: what a user has had."""

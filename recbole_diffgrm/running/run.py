@@ -225,4 +225,4 @@ def _stages(config: Config) -> list[tuple[str, int]]:
 
 
 def _longest(dataset: FlatSequentialDataset) -> FlatSequentialDataset:
-    return dataset.copy(dataset.inter_feat.last_of_each_user(1))
+    return dataset.copy(dataset.inter_feat.last_of_each_user())

@@ -243,8 +243,8 @@ def test_is_the_default_model(options, capsys):
     [
         ("Amazon_Beauty", {}, 105_668),
         ("Amazon_Beauty", {"sliding_window": False}, 22_363),
-        ("Amazon_Beauty", {"max_samples_per_user": None}, 109_050),
-        ("Amazon_Beauty", {"min_history": 1, "max_samples_per_user": None}, 131_413),
+        ("Amazon_Beauty", {"max_history": None}, 109_050),
+        ("Amazon_Beauty", {"min_history": 1, "max_history": None}, 131_413),
         ("Amazon_Sports_and_Outdoors", {}, 152_346),
     ],
 )
