@@ -7,6 +7,7 @@ READY := $(VENV)/.ready
 
 .PHONY: run test lint bench
 
+run: ARGS ?= --model=DiffGRM,SASRec
 run: $(READY)
 	$(BIN)/python run_recbole_diffgrm.py $(ARGS)
 
@@ -17,12 +18,14 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# One training epoch against stock RecBole, memory at 10 M interactions, semantic IDs of up to 1 M items. DATA is a folder with Amazon_Beauty in it.
+# One training epoch against stock RecBole, memory at 10 M interactions, semantic IDs of up to 1 M items, training steps
+# of DiffGRM. DATA is a folder with Amazon_Beauty in it.
 DATA ?= dataset
 bench: $(READY)
 	$(BIN)/python benchmarks/epoch.py --data_path $(DATA)
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/tokenizer.py
+	$(BIN)/python benchmarks/train_step.py --data_path $(DATA) --cases
 
 $(READY): constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -7,15 +7,17 @@ from typing import Any
 from recbole_diffgrm.errors import Interrupted, UserError
 
 USAGE = """\
-Train, test and compare sequential recommenders of RecBole.
+Train, test and compare DiffGRM and sequential recommenders of RecBole.
 
-  python run_recbole_diffgrm.py                                       SASRec on ml-100k (no download)
+  python run_recbole_diffgrm.py                                       DiffGRM on ml-100k (no download)
   python run_recbole_diffgrm.py --model=GRU4Rec --dataset=Amazon_Beauty
   python run_recbole_diffgrm.py --model=SASRec,BERT4Rec,GRU4Rec --dataset=Amazon_Beauty --seeds=1,2,3
+  python run_recbole_diffgrm.py --dataset=Amazon_Beauty --config_files=properties/preset/cpu.yaml --sid_encoder=bundled
   python run_recbole_diffgrm.py --dataset=mydata --config_files="mydata.yaml small.yaml" --epochs=20
 
 What to run
-  --model=NAME[,NAME...]     SASRec (default), BERT4Rec, GRU4Rec, HGN, FDSA, S3Rec and more; several make a comparison
+  --model=NAME[,NAME...]     DiffGRM (default), SASRec, BERT4Rec, GRU4Rec, HGN, FDSA, S3Rec and more; several make a
+                             comparison
   --dataset=NAME             ml-100k (default), Amazon_<Category> (downloaded when missing), or a folder of yours
   --data_path=FOLDER         where data sets lie: FOLDER/NAME/NAME.inter (default: dataset)
   --seed=N, --seeds=N,N,...  random seed; several make a comparison with mean and standard deviation
@@ -30,7 +32,9 @@ How to run
 
 Training, and any other key of properties/*.yaml or of RecBole
   --epochs=N --train_batch_size=N --learning_rate=X --scheduler=constant|linear|cosine --warmup_steps=N
-  --clip_grad_norm=X --stopping_step=N --valid_metric=0.8*NDCG@10+0.2*Recall@10 --topk=[5,10,20]
+  --clip_grad_norm=X --ema_decay=X --stopping_step=N --valid_metric=0.8*NDCG@10+0.2*Recall@10 --topk=[5,10,20]
+  DiffGRM: --hidden_size=N --decoder_layers=N --noising=ocn|coherent|random ... (properties/model/DiffGRM.yaml)
+  semantic IDs: --sid_encoder=... --sid_digits=N --sid_codes=N ... (properties/tokenizer.yaml)
 
 Values are YAML. Precedence: RecBole's defaults < properties/overall.yaml < properties/model/<Model>.yaml
 < properties/dataset/<dataset>.yaml < config files in order < command line.

@@ -182,3 +182,30 @@ def test_random_state_round_trip():
 
 def test_mixed_precision_runs(options):
     assert run("SASRec", "tiny", **options, enable_amp=True).test["recall@10"] > 0
+
+
+def test_averaged_weights_are_evaluated_and_kept(tmp_path):
+    """SGD walks from 0 in steps of -0.1; the mean starts at the first weights."""
+    model = Toy()
+    made = toy_trainer(tmp_path, model, ema_decay=0.6)
+    made.fit(Batches(), None, epochs=2)
+    mean = -0.1
+    for step in range(2, 7):
+        mean = 0.6 * mean + 0.4 * (-0.1 * step)
+    assert model.weight.tolist() == pytest.approx([-0.6] * 3)
+    assert made.evaluated.weight.tolist() == pytest.approx([mean] * 3)
+    assert checkpoint.load(tmp_path / "best.pt")["state_dict"]["weight"].tolist() == pytest.approx([mean] * 3)
+
+
+def test_averaging_changes_what_is_tested_not_what_is_trained(options):
+    plain, averaged = run("SASRec", "tiny", **options), run("SASRec", "tiny", **options, ema_decay=0.9)
+    assert [entry["loss"] for entry in plain.curve] == [entry["loss"] for entry in averaged.curve]
+    assert plain.valid != averaged.valid
+
+
+def test_compilation_is_asked_for(tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda function, **how: compiled.append(how) or function)
+    for compile_ in (False, True):
+        toy_trainer(tmp_path, Toy(), compile=compile_).fit(Batches(), None, epochs=1)
+    assert compiled == [{"dynamic": True}]

@@ -1,0 +1,400 @@
+"""Training steps of DiffGRM against a straightforward implementation and Cornac's, side by side in one run.
+
+    python benchmarks/train_step.py --data_path FOLDER [--cornac PYTHON] [--cases]
+
+FOLDER holds Amazon_Beauty/Amazon_Beauty.inter, whose history lengths are used (IDs are drawn: their values do not
+change the work). PYTHON is the interpreter of an environment of its own with torch and `pip install cornac==3.0.1`. A
+step is: loss, backward pass, clipping, AdamW. The sides take turns in processes of their own, with the same number of
+threads. `--cases` adds a table of time and memory against history length, digits and batch. Writes
+benchmarks/out/train_step.json.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if "--side=cornac" not in sys.argv:
+    sys.path.insert(0, str(ROOT))
+
+SETTINGS = {"hidden_size": 256, "inner_size": 1024, "n_heads": 4, "encoder_layers": 1, "decoder_layers": 4}
+SETTINGS |= {"dropout_prob": 0.1, "label_smoothing": 0.1, "train_batch_size": 1024, "seed": 2020}
+LENGTH, DIGITS, CODES = 50, 4, 256
+ROUNDS, OURS_A_ROUND = 4, 4  # 16 batches of ours: one group of the loader, so all lengths have their share
+
+
+# The sides: each gives its batches, and a function that takes a step on one
+
+
+def project(options):
+    model, loader = model_and_loader(options)
+    if options.case:
+        return [synthetic(options.case)] * 3, stepper(model.parameters(), model.calculate_loss)
+    batches = list(loader.batches(0))
+    return [batches[-1], *batches], stepper(model.parameters(), model.calculate_loss)
+
+
+def plain(options):
+    model, loader = model_and_loader(options)
+    check_same_loss(model, loader)
+    return padded(loader), stepper(model.parameters(), lambda batch: plain_loss(model, batch))
+
+
+def cornac(options):
+    import torch
+    from cornac.models.diffgrm.diffgrm import DiffGRMBackbone
+
+    saved = torch.load(options.batches)
+    torch.manual_seed(0)
+    network = DiffGRMBackbone(DIGITS, CODES, LENGTH, d_model=256, n_inner=1024, n_head=4, dropout=0.1)
+    network.set_item_codes(saved["sids"].numpy())
+    network.train()
+
+    def loss(batch):
+        history, length, target = batch
+        mask = (torch.arange(LENGTH) < length[:, None]).float()
+        return network(history, mask, saved["sids"][target])
+
+    return saved["batches"], stepper(network.parameters(), loss)
+
+
+def model_and_loader(options):
+    import torch
+
+    from recbole_diffgrm import compat
+    from recbole_diffgrm.config.config import build_config
+    from recbole_diffgrm.data.dataset import load_dataset
+    from recbole_diffgrm.data.loader import TrainLoader
+    from recbole_diffgrm.tokenizer.prepare import prepare
+
+    case = options.case or {"length": LENGTH, "digits": DIGITS, "batch": SETTINGS["train_batch_size"]}
+    settings = {**SETTINGS, "train_batch_size": case["batch"], "sid_digits": case["digits"], "sid_codes": CODES}
+    settings |= {"data_path": options.data_path, "sid_quantiser": "random", "cache_dir": options.cache}
+    config = build_config("DiffGRM", "Amazon_Beauty", overrides=settings)
+    dataset = load_dataset(config)
+    parts = dataset.build()
+    parts[0].tokenizer = prepare(config, dataset, parts).tokenizer
+    compat.keep_freed_memory()
+    torch.manual_seed(0)
+    return config.model_class(config, parts[0]).train(), TrainLoader(config, parts[0], trim=True)
+
+
+def stepper(parameters, loss_of):
+    import torch
+
+    parameters = list(parameters)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.0)
+
+    def step(batch) -> None:
+        optimizer.zero_grad()
+        loss_of(batch).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+
+    return step
+
+
+def padded(loader) -> list:
+    """(histories [B, 50], lengths, targets) of random batches, as an implementation without buckets has them."""
+    import torch
+
+    draw = torch.Generator().manual_seed(0)
+    order = torch.randperm(len(loader.samples), generator=draw)
+    batches = []
+    for index in order.split(loader.batch_size)[: ROUNDS + 1]:
+        batch = loader.samples.cut(index, LENGTH)
+        batches.append((batch["item_id_list"], batch["item_length"], batch["item_id"]))
+    return batches
+
+
+def synthetic(case: dict):
+    import torch
+    from recbole.data.interaction import Interaction
+
+    draw = torch.Generator().manual_seed(0)
+    shape = (case["batch"], case["length"])
+    return Interaction(
+        {
+            "item_id_list": torch.randint(1, 12_000, shape, generator=draw),
+            "item_length": torch.full(shape[:1], case["length"]),
+            "item_id": torch.randint(1, 12_000, shape[:1], generator=draw),
+        }
+    )
+
+
+# The straightforward implementation: padded to 50, an item's digits joined and multiplied, the probe a pass of its own,
+# the history copied for every view and projected to keys and values again
+
+
+def plain_loss(model, batch):
+    import torch
+    import torch.nn.functional as F
+
+    net, sids, alpha = model.network, model.sids, model.label_smoothing
+    items, length, target = batch
+    p = net.shape.dropout
+    n, heads, training = net.shape.digits, net.shape.heads, net.training
+
+    def attention(q, k, v, mask=None):
+        q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (q, k, v))
+        logits = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        if mask is not None:
+            logits = logits.masked_fill(~mask, -torch.inf)
+        return (F.dropout(logits.softmax(-1), p, training) @ v).transpose(1, 2).flatten(2)
+
+    def attend_self(layer, x, mask=None):
+        part = layer.attention
+        q, k, v = part.query_key_value(part.norm(x)).chunk(3, -1)
+        return x + F.dropout(part.out(attention(q, k, v, mask)), p, training)
+
+    def decode(memory, digits):  # [B, 50, d], [B, n]
+        shown = [net.code_embedding[k][digits[:, k].clamp(min=0)] for k in range(n)]
+        y = torch.stack([torch.where(digits[:, k, None] < 0, net.mask_embedding[k], shown[k]) for k in range(n)], dim=1)
+        y = F.dropout(y, p, training)
+        for layer in net.decoder:
+            y = attend_self(layer, y)
+            k, v = layer.look.key_value(memory).chunk(2, -1)
+            q = layer.look.query(layer.look.norm(y))
+            y = y + F.dropout(layer.look.out(attention(q, k, v)), p, training)
+            y = layer.feed_forward(y)
+        return torch.einsum("bnd,nmd->bnm", net.norm(y), net.code_embedding)
+
+    codes, is_item = sids[items], torch.arange(LENGTH) < length[:, None]
+    joined = torch.cat([net.code_embedding[k][codes[:, :, k]] for k in range(n)], dim=-1)
+    x = F.dropout(net.item_outer(F.relu(net.item_inner(joined))) + net.position_embedding, p, training)
+    for layer in net.encoder:
+        x = layer.feed_forward(attend_self(layer, x, is_item[:, None, None]))
+    memory = net.norm(x) * is_item[..., None]
+
+    target = sids[target]
+    with torch.no_grad():
+        confidence = decode(memory, torch.full_like(target, -1)).softmax(-1).amax(-1)
+    rank = confidence.argsort(dim=1, stable=True).argsort(dim=1)
+    masked = rank[:, None] < torch.arange(1, n + 1)[:, None]  # [B, V, n]
+    views = target[:, None].masked_fill(masked, -1).flatten(0, 1)
+    logits = decode(memory.repeat_interleave(n, 0), views)
+    labels = target.repeat_interleave(n, 0)
+    losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", label_smoothing=alpha)
+    losses = losses.view_as(masked) * masked
+    return (losses.sum(-1) / masked.sum(-1)).mean()
+
+
+def check_same_loss(model, loader) -> None:
+    """Both sides train the same model: without dropout their losses are equal."""
+    import torch
+
+    index = torch.arange(0, len(loader.samples), len(loader.samples) // 50)
+    batch = loader.samples.cut(index, LENGTH)
+    model.eval()
+    with torch.no_grad():
+        ours = model.calculate_loss(loader.samples.cut(index)).item()
+        theirs = plain_loss(model, (batch["item_id_list"], batch["item_length"], batch["item_id"])).item()
+    model.train()
+    if abs(ours - theirs) > 1e-4:
+        raise SystemExit(f"the straightforward implementation differs: loss {theirs}, not {ours}")
+
+
+# A process for each side, which steps when it is told to
+
+
+def serve(options) -> None:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    side = {"project": project, "plain": plain, "cornac": cornac}[options.side]
+    torch.set_num_threads(options.threads)
+    batches, step = side(options)
+    baseline = memory_mib("VmRSS")
+    step(batches[0])  # the first step of a process is slower
+    report(ready=True, baseline_mib=baseline)
+    number = 1
+    for line in sys.stdin:
+        command, _, count = line.strip().partition(" ")
+        if command == "peak":
+            report(gflops=matmul_peak())
+            continue
+        chosen = batches[number : number + int(count)]
+        number += len(chosen)
+        started = time.perf_counter()
+        with FlopCounterMode(display=False) as counter:  # takes less than a hundredth of the time
+            for batch in chosen:
+                step(batch)
+        report(
+            seconds=time.perf_counter() - started,
+            samples=sum(map(size, chosen)),
+            flops=counter.get_total_flops(),
+            peak_mib=memory_mib("VmHWM"),
+        )
+
+
+def size(batch) -> int:
+    return len(batch[0]) if isinstance(batch, tuple | list) else len(batch["item_length"])
+
+
+def matmul_peak() -> float:
+    """GFLOP/s of a large product, the best of several."""
+    import torch
+
+    a, best = torch.randn(2048, 2048), 0.0
+    for _ in range(8):
+        started = time.perf_counter()
+        a @ a
+        best = max(best, 2 * 2048**3 / (time.perf_counter() - started) / 1e9)
+    return best
+
+
+def memory_mib(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+
+def report(**values) -> None:
+    print(json.dumps(values), flush=True)
+
+
+class Side:
+    def __init__(self, name: str, python: str, options, folder: Path, case: dict | None = None):
+        command = [python, __file__, f"--side={name}", f"--data_path={options.data_path}", f"--cache={folder}"]
+        command += [f"--batches={folder / 'batches.pt'}", f"--threads={options.threads}"]
+        command += [f"--case={json.dumps(case)}"] if case else []
+        environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
+        self.started = self._answer()
+
+    def ask(self, what: str) -> dict:
+        print(what, file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> dict:
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{' '.join(self.process.args[:3])} stopped")
+        return json.loads(line)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def save_batches(options, folder: Path) -> None:
+    import torch
+
+    model, loader = model_and_loader(argparse.Namespace(**{**vars(options), "cache": str(folder)}))
+    # Cornac numbers items from 0 and appends the padding row.
+    batches = [
+        (torch.where(history > 0, history - 1, len(model.sids) - 1), length, target - 1)
+        for history, length, target in padded(loader)
+    ]
+    torch.save({"sids": model.sids[1:], "batches": batches}, folder / "batches.pt")
+
+
+def race(options, folder: Path) -> dict:
+    names = {"project": sys.executable, "plain": sys.executable}
+    if options.cornac:
+        save_batches(options, folder)
+        names["cornac"] = options.cornac
+    sides = {name: Side(name, python, options, folder) for name, python in names.items()}
+    turns = {name: [] for name in sides}
+    peaks = []
+    for number in range(ROUNDS):
+        peaks.append(sides["project"].ask("peak")["gflops"])
+        for name, side in sides.items():
+            turn = side.ask(f"step {OURS_A_ROUND if name == 'project' else 1}")
+            turns[name].append(turn)
+            rate = turn["samples"] / turn["seconds"]
+            print(f"round {number + 1} of {ROUNDS}: {name:8} {rate:7.1f} samples/s", flush=True)
+    for side in sides.values():
+        side.close()
+    total = {name: {key: sum(turn[key] for turn in of) for key in of[0]} for name, of in turns.items()}
+    rates = {name: of["samples"] / of["seconds"] for name, of in total.items()}
+    gflops = total["project"]["flops"] / total["project"]["seconds"] / 1e9
+    peak = sorted(peaks)[len(peaks) // 2]
+    return {
+        "samples_per_second": rates,
+        "speedup": {name: rates["project"] / rate for name, rate in rates.items() if name != "project"},
+        "peak_memory_mib": {name: of[-1]["peak_mib"] for name, of in turns.items()},
+        "matmul_gflops": peak,
+        "project_gflops": gflops,
+        "share_of_matmul_peak": gflops / peak,
+        "gflop_per_sample": {name: of["flops"] / of["samples"] / 1e9 for name, of in total.items()},
+        "turns": turns,
+    }
+
+
+CASES = [
+    {"length": length, "digits": digits, "batch": batch}
+    for length, digits, batch in [
+        (10, 4, 256),
+        (20, 4, 256),
+        (50, 4, 256),
+        (10, 2, 256),
+        (10, 8, 256),
+        (10, 4, 64),
+        (10, 4, 1024),
+    ]
+]
+
+
+def measure_cases(options, folder: Path) -> list[dict]:
+    rows = []
+    for case in CASES:
+        side = Side("project", sys.executable, options, folder, case)
+        turn = side.ask("step 2")
+        side.close()
+        rows.append(
+            {
+                **case,
+                "ms_per_sample": 1000 * turn["seconds"] / turn["samples"],
+                "step_mib": turn["peak_mib"] - side.started["baseline_mib"],
+            }
+        )
+        print("{length:3} items, {digits} digits, batch {batch:4}: ".format(**case), end="")
+        print("{ms_per_sample:6.2f} ms a sample, {step_mib:6.0f} MiB a step".format(**rows[-1]), flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data_path", default="dataset")
+    parser.add_argument("--cornac", help="Python of an environment with cornac 3.0.1")
+    parser.add_argument("--cases", action="store_true", help="also a table over history length, digits and batch")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--cache", help=argparse.SUPPRESS)
+    parser.add_argument("--batches", help=argparse.SUPPRESS)
+    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.data_path = str(Path(options.data_path).resolve())
+    if options.side:
+        serve(options)
+        return
+
+    from recbole_diffgrm.files import write_json
+    from recbole_diffgrm.running.environment import describe
+
+    result = {"command": "python benchmarks/train_step.py " + " ".join(sys.argv[1:]), "settings": SETTINGS}
+    result |= {"threads": options.threads, "environment": describe()}
+    out = ROOT / "benchmarks" / "out"
+    out.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        result |= race(options, Path(folder))
+        for name, speedup in result["speedup"].items():
+            print(f"{speedup:.2f} times as fast as {name}")
+        print(
+            "{project_gflops:.1f} GFLOP/s in matrix products, {share_of_matmul_peak:.0%} of {matmul_gflops:.1f}, "
+            "a product of 2048 x 2048".format(**result)
+        )
+        print("peak memory, MiB: " + ", ".join(f"{k} {v:,.0f}" for k, v in result["peak_memory_mib"].items()))
+        if options.cases:
+            result["cases"] = measure_cases(options, Path(folder))
+    write_json(result, out / "train_step.json")
+
+
+if __name__ == "__main__":
+    main()
