@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from recbole_diffgrm.model.network import MASKED, DiffGRMNetwork, Shape
+from recbole_diffgrm.model.network import MASKED, DiffGRMNetwork, Shape, dropout
 
 SHAPE = Shape(
     digits=3,
@@ -144,3 +144,23 @@ def test_start():
             assert (parameter == 1).all(), name
         elif parameter.numel() > 500:
             assert parameter.std().item() == pytest.approx(0.02, rel=0.15), name
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+def test_dropout(probability):
+    torch.manual_seed(0)
+    x = torch.rand(1001, 99) + 1
+    x.requires_grad_()
+    y = dropout(x, probability, training=True)
+    kept = y != 0
+    assert (~kept).float().mean().item() == pytest.approx(probability, abs=0.01)
+    assert (~kept[:, ::7]).float().mean().item() == pytest.approx(probability, abs=0.02)  # at every place of the bits
+    assert torch.allclose(y[kept], x[kept] / (1 - probability), rtol=1e-3)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient != 0, kept)
+    again = dropout(x, probability, training=True)
+    assert not torch.equal(again, y)
+    torch.manual_seed(0)
+    torch.rand(1001, 99)
+    assert torch.equal(dropout(x, probability, training=True), y)
+    assert dropout(x, probability, training=False) is x
