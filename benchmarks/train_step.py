@@ -25,16 +25,22 @@ if "--side=cornac" not in sys.argv:
 SETTINGS = {"hidden_size": 256, "inner_size": 1024, "n_heads": 4, "encoder_layers": 1, "decoder_layers": 4}
 SETTINGS |= {"dropout_prob": 0.1, "label_smoothing": 0.1, "train_batch_size": 1024, "seed": 2020}
 LENGTH, DIGITS, CODES = 50, 4, 256
-ROUNDS, OURS_A_ROUND = 4, 4  # 16 batches of ours: one group of the loader, so all lengths have their share
+ROUNDS, OURS_A_ROUND = 4, 4  # 16 batches of ours: a whole group of the loader (BATCHES_PER_GROUP)
 
 
 # The sides: each gives its batches, and a function that takes a step on one
 
 
 def project(options):
+    import torch
+
     model, loader = model_and_loader(options)
     if options.case:
         return [synthetic(options.case)] * 3, stepper(model.parameters(), model.calculate_loss)
+    # So many random samples as one group of the loader has: sorted into batches as in an epoch, all lengths among them.
+    chosen = torch.randperm(len(loader.samples), generator=torch.Generator().manual_seed(0))
+    count = ROUNDS * OURS_A_ROUND * loader.batch_size
+    loader.samples = loader.samples.select(loader.samples.rows[chosen[:count]])
     batches = list(loader.batches(0))
     return [batches[-1], *batches], stepper(model.parameters(), model.calculate_loss)
 

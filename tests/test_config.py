@@ -115,6 +115,7 @@ BAD_VALUES = {
     "epochs": 1.5,
     "stopping_step": 0,
     "eval_step": 0,
+    "eval_from": 0,
     "train_batch_size": -1,
     "learner": "adamm",
     "learning_rate": 0,

@@ -327,3 +327,22 @@ def test_other_sequential_models_of_recbole(model, options):
     if model.endswith("F"):
         options["selected_features"] = ["categories"]
     assert run(model, "tiny", **{**options, "epochs": 1}).test
+
+
+def test_popularity_does_not_depend_on_the_samples_of_a_model(options):
+    """Metrics of popularity count the same interactions for every model of a comparison."""
+    settings = {**options, "metrics": ["NDCG", "AveragePopularity"], "epochs": 0, "valid_metric": "NDCG@10"}
+    of_all = run("SASRec", "tiny", **settings)
+    of_some = run("SASRec", "tiny", **settings, min_history=4)
+    assert of_some.statistics["train_samples"] < of_all.statistics["train_samples"]
+    assert of_some.test == of_all.test
+
+
+def test_negative_items_are_for_the_models_that_take_them(options, tmp_path):
+    settings = {**options, "loss_type": "BPR", "train_neg_sample_args": {"distribution": "uniform", "sample_num": 2}}
+    compared = compare(["DiffGRM", "SASRec"], "tiny", **{**settings, "epochs": 1})
+    assert [row.errors for row in compared.rows] == [[], []]
+    assert {row.model: row.runs[0].config["train_neg_sample_args"] for row in compared.rows} == {
+        "DiffGRM": None,
+        "SASRec": {"distribution": "uniform", "sample_num": 2},
+    }

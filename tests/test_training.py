@@ -209,3 +209,26 @@ def test_compilation_is_asked_for(tmp_path, monkeypatch):
     for compile_ in (False, True):
         toy_trainer(tmp_path, Toy(), compile=compile_).fit(Batches(), None, epochs=1)
     assert compiled == [{"dynamic": True}]
+
+
+def test_a_compiler_that_fails_is_one_line(tmp_path, monkeypatch):
+    def compile_(function, **how):
+        def fail(batch):
+            raise type("InductorError", (RuntimeError,), {"__module__": "torch._inductor.exc"})("No C++ compiler\nmore")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    with pytest.raises(UserError, match=r"compile: .*\(No C\+\+ compiler\); set compile to False"):
+        toy_trainer(tmp_path, Toy(), compile=True).fit(Batches(), None, epochs=1)
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path):
+    """The loss of the last step is still fine; what it does to the weights is not."""
+    with pytest.raises(UserError, match=r"weights became NaN in epoch 1.*lower learning_rate"):
+        toy_trainer(tmp_path, Toy(lambda weight: (weight * 1e30).sum()), learning_rate=1e30).fit(Batches(), None, 1)
+
+
+def test_first_evaluation(tmp_path, monkeypatch):
+    progress, _ = fit_with_scores(tmp_path, monkeypatch, [0.1, 0.2, 0.3], epochs=6, eval_from=4)
+    assert [entry["epoch"] for entry in progress.curve if "valid" in entry] == [4, 5, 6]

@@ -32,6 +32,15 @@ WITHOUT_INFLUENCE = {
     "cache_dir",
 }
 
+READ_BY_NOISING = {
+    "ocn_select": "ocn",
+    "ocn_refresh": "ocn",
+    "ocn_sample": "ocn",
+    "ocn_confidence": "ocn",
+    "coherent_paths": "coherent",
+    "random_ratio": "random",
+}
+
 # What evaluation collects (evaluation.evaluate); a metric that needs more than this cannot be computed.
 COLLECTED = {"rec.topk", "rec.items", "data.num_items", "data.count_items"}
 
@@ -123,7 +132,7 @@ def build_config(
         values[key] = _normalise(key, values[key])
         schema.check_value(key, values[key], defaults.get(key), origin[key])
     values = {**defaults, **values}
-    _complete(model, values)
+    _complete(model, values, in_comparison=bool(compared_with))
     _check_together(values)
     return Config(model, dataset, values)
 
@@ -176,15 +185,18 @@ def _normalise(key: str, value: Any) -> Any:
     return value
 
 
-def _complete(model: str, values: dict[str, Any]) -> None:
+def _complete(model: str, values: dict[str, Any], in_comparison: bool) -> None:
     """Fill in what follows from other settings."""
     overall = layers.read_yaml(layers.properties_dir() / "overall.yaml")
     values["eval_args"] = {**overall["eval_args"], **values["eval_args"]}
     if isinstance(values["clip_grad_norm"], dict):  # RecBole's way to write it
         values["clip_grad_norm"] = values["clip_grad_norm"]["max_norm"]
     default_loss = "BPR" if getattr(compat.model_class(model), "input_type", None) == InputType.PAIRWISE else None
-    if values.get("loss_type", default_loss) == "BPR" and values["train_neg_sample_args"] is None:
+    loss = values.get("loss_type", default_loss)
+    if loss == "BPR" and values["train_neg_sample_args"] is None:
         values["train_neg_sample_args"] = {"distribution": "uniform", "sample_num": 1}
+    if loss is None and in_comparison:
+        values["train_neg_sample_args"] = None  # meant for the other models
 
 
 def _check_together(values: dict[str, Any]) -> None:
@@ -214,8 +226,9 @@ def _check_together(values: dict[str, Any]) -> None:
         raise UserError(
             f"sid_pca_dim ({values['sid_pca_dim']}) must be at least sid_digits ({values['sid_digits']}), or ~"
         )
-    if values["max_history"] is not None and values["max_history"] < values["min_history"]:
-        raise UserError(f"max_history ({values['max_history']}) is below min_history ({values['min_history']})")
+    shortest, longest = values["min_history"], values["max_history"]
+    if values["sliding_window"] and longest is not None and longest < shortest:
+        raise UserError(f"max_history ({longest}) is below min_history ({shortest})")
     if "noising" in values:
         _check_views(values)
     if values.get("loss_type") == "CE" and values["train_neg_sample_args"] is not None:
@@ -231,6 +244,11 @@ def _check_views(values: dict[str, Any]) -> None:
         raise UserError("n_views and mask_schedule: give one of them")
     if schedule is not None and values["noising"] == "random":
         raise UserError("mask_schedule: noising random draws its masks; use n_views and random_ratio")
+    defaults = layers.read_yaml(layers.properties_dir() / "model" / "DiffGRM.yaml")
+    for key, kind in READ_BY_NOISING.items():
+        if values[key] != defaults[key] and values["noising"] != kind:
+            raise UserError(f"{key}: only noising {kind} reads it, and noising is {values['noising']}")
     digits = values["sid_digits"] + (values["sid_collisions"] == "extra_digit")
-    if values["noising"] != "random" and max(schedule or [views or 1]) > digits:
+    # The digits of ready IDs are known when they are read.
+    if values["sid_file"] is None and values["noising"] != "random" and max(schedule or [views or 1]) > digits:
         raise UserError(f"n_views, mask_schedule: an ID has {digits} digits, so at most {digits} can be masked")

@@ -130,6 +130,7 @@ RULES: dict[str, Rule] = {
     "epochs": integer(0),
     "stopping_step": integer(1),
     "eval_step": integer(1),
+    "eval_from": integer(1),
     "train_batch_size": integer(1),
     "learner": choice("adam", "adamw", "sgd", "adagrad", "rmsprop"),
     "learning_rate": number(0, above=True),

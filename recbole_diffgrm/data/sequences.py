@@ -5,6 +5,7 @@ the row number of its target; its history is the rows just before, so 10 M sampl
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,6 +137,14 @@ class PrefixSamples:
         within = torch.arange(len(batch_row)) - torch.repeat_interleave(length.cumsum(0) - length, length)
         source = torch.repeat_interleave(rows - length, length) + within
         return batch_row, self.flat.item[source].long()
+
+
+def training_rows(flat: FlatSequences, held_out: Sequence[PrefixSamples]) -> Tensor:
+    """Rows that training may look at: all but the targets of validation and test. Not all of them need be targets."""
+    is_free = torch.ones(len(flat.item), dtype=torch.bool)
+    for samples in held_out:
+        is_free[samples.rows.long()] = False
+    return torch.nonzero(is_free).squeeze(1)
 
 
 def leave_last_out(flat: FlatSequences, mode: str) -> tuple[Tensor, Tensor, Tensor]:

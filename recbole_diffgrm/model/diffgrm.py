@@ -49,19 +49,21 @@ class DiffGRM(SequentialRecommender):
         target = self.sids[interaction[self.ITEM_ID]]  # [B, n]
         views = make_views(self.network, self._encode(interaction), target, self.noising)
         losses = digit_losses(views, target, self.label_smoothing)
-        self.step_sums = digit_sums(views, losses, target)
+        self.step_sums = digit_sums(views, losses, target, self.noising.confidence)
         return sample_losses(losses, views.masked, self.loss_weighting).mean()
 
     def epoch_statistics(self, sums: Mapping[str, list[float]], epochs: int) -> dict[str, Any]:
-        """What the trainer shows after each epoch. ESP, effective sample passes: epochs times views (the paper's)."""
+        """What the trainer shows after each epoch. ESP, effective sample passes: epochs times views; the paper gives it
+        for the best epoch."""
         return {"esp": epochs * self.noising.views, **digit_means(sums)}
 
     def full_sort_predict(self, interaction) -> Tensor:
         """[B, items]: the log-probability of each item's digits, predicted at once and taken as independent."""
-        masked = torch.full_like(self.sids[interaction[self.ITEM_ID]], MASKED)[:, None]  # [B, 1, n]
-        states = self.network.decode(masked, self._encode(interaction))
+        history, digits = self._encode(interaction), self.sids.shape[1]
+        masked = torch.full((len(history.bias), 1, digits), MASKED, device=self.sids.device)
+        states = self.network.decode(masked, history)
         scores = self.network.logits(states)[:, 0].log_softmax(dim=-1)  # [B, n, M]
-        return sum(scores[:, digit, self.sids[:, digit]] for digit in range(self.sids.shape[1]))
+        return sum(scores[:, digit, self.sids[:, digit]] for digit in range(digits))
 
     def predict(self, interaction) -> Tensor:
         """[B]: the score of one item a row."""

@@ -120,17 +120,17 @@ def _random_masks(batch: int, digits: int, noising: Noising, device) -> Tensor:
     if noising.ratio is None:
         count = torch.randint(1, digits + 1, (batch, views, 1), device=device)
     else:
-        count = max(1, round(noising.ratio * digits))
+        count = max(1, int(noising.ratio * digits + 0.5))
     return rank < count
 
 
 def digit_losses(views: Views, target: Tensor, label_smoothing: float) -> Tensor:
     """[B, V, n] cross-entropy of the masked digits, 0 for the others."""
-    logits = views.logits.movedim(-1, 1)  # [B, M, V, n]
+    labels = target[:, None].expand_as(views.masked)  # [B, V, n]
     losses = F.cross_entropy(
-        logits, target[:, None].expand_as(views.masked), reduction="none", label_smoothing=label_smoothing
+        views.logits.flatten(0, 2), labels.flatten(), reduction="none", label_smoothing=label_smoothing
     )
-    return losses * views.masked
+    return losses.view_as(labels) * views.masked
 
 
 def sample_losses(losses: Tensor, masked: Tensor, kind: str) -> Tensor:

@@ -3,37 +3,46 @@
 from collections.abc import Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from recbole_diffgrm.model.noising import Views
+from recbole_diffgrm.model.noising import Views, difficulty
 
 
 @torch.no_grad()
-def digit_sums(views: Views, losses: Tensor, target: Tensor) -> dict[str, Tensor]:
-    """Sums over a batch, each [n]: of many batches they add up to the statistics of an epoch."""
-    best, guess = views.logits.max(dim=-1)  # [B, V, n]
-    confidence = (best - views.logits.logsumexp(dim=-1)).exp()
-    # Of the last view, which is the fully masked one wherever there is one.
-    hardest = confidence[:, -1].masked_fill(~views.masked[:, -1], torch.inf).argmin(dim=1)  # [B]
-    return {
-        "masked": views.masked.sum(dim=(0, 1)),
-        "loss": losses.sum(dim=(0, 1)),
-        "correct": ((guess == target[:, None]) & views.masked).sum(dim=(0, 1)),
-        "confidence": (confidence * views.masked).sum(dim=(0, 1)),
-        "hardest": torch.bincount(hardest, minlength=target.shape[1]),
+def digit_sums(views: Views, losses: Tensor, target: Tensor, confidence: str) -> dict[str, Tensor]:
+    """Sums over a batch, each [n] float: of many batches they add up to the statistics of an epoch.
+
+    The hardest digit is that of the last view, by the measure `confidence` of the noising: of all digits where that
+    view masks them all (ocn, coherent), else of those that it masks.
+    """
+    logits = views.logits.float()  # [B, V, n, M]
+    best, guess = logits.max(dim=-1)  # [B, V, n]
+    probability = (best - logits.logsumexp(dim=-1)).exp()
+    hardness = difficulty(logits[:, -1], confidence).masked_fill(~views.masked[:, -1], -torch.inf)
+    per_place = {
+        "masked": views.masked,
+        "loss": losses,
+        "correct": (guess == target[:, None]) & views.masked,
+        "confidence": probability * views.masked,
+        "hardest": F.one_hot(hardness.argmax(dim=1), target.shape[1])[:, None],
     }
+    return {name: values.sum(dim=(0, 1)).float() for name, values in per_place.items()}
 
 
 def digit_means(sums: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Per digit: means over its masked places, and the share of samples in which it is the least confident one."""
+    """Per digit: its share of all masked places, means over its own, and how often it is the hardest."""
 
     def per_masked(name: str) -> list[float]:
         return [total / max(1, count) for total, count in zip(sums[name], sums["masked"])]
 
-    samples = sum(sums["hardest"])
+    def share(name: str) -> list[float]:
+        return [count / sum(sums[name]) for count in sums[name]]
+
     return {
+        "digit_masked": share("masked"),
         "digit_loss": per_masked("loss"),
         "digit_accuracy": per_masked("correct"),
         "digit_confidence": per_masked("confidence"),
-        "digit_hardest": [count / samples for count in sums["hardest"]],
+        "digit_hardest": share("hardest"),
     }

@@ -19,6 +19,7 @@ from recbole_diffgrm.config.config import Config, build_config
 from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.data.prepare import check_files
+from recbole_diffgrm.data.sequences import training_rows
 from recbole_diffgrm.evaluation.evaluate import Evaluation, evaluate
 from recbole_diffgrm.running import environment, rundir
 from recbole_diffgrm.running.result import RunResult
@@ -108,7 +109,12 @@ class _Run:
             torch.use_deterministic_algorithms(True, warn_only=True)
         trim = compat.takes_variable_length(config.model_class)
         train = TrainLoader(config, train_set, trim)
-        counts = Counter(train_set.inter_feat[dataset.iid_field].tolist())
+        flat = dataset.inter_feat.flat
+        rows = training_rows(flat, [valid_set.inter_feat, test_set.inter_feat])
+        rows = rows[
+            flat.position[rows] > 0
+        ]  # targets, as RecBole counts: the same for all models, whatever they train on
+        counts = Counter(flat.item[rows].tolist())
         valid = EvalLoader(config, valid_set, trim, counts) if len(valid_set) else None
         test = EvalLoader(config, test_set, trim, counts) if len(test_set) else None
         statistics = dataset.statistics() | {

@@ -14,6 +14,7 @@ import numpy as np
 
 from recbole_diffgrm.config.config import Config
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
+from recbole_diffgrm.data.sequences import training_rows
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import file_digest, write_json
 from recbole_diffgrm.tokenizer import quantiser, report, vectors
@@ -64,10 +65,8 @@ class Catalogue:
         """`parts` are the training, validation and test data."""
         names = np.asarray(dataset.field2id_token[dataset.iid_field], dtype=str)
         flat = dataset.inter_feat.flat
-        in_training = np.ones(len(flat.item), bool)  # all interactions but the targets of validation and test
-        for part in parts[1:]:
-            in_training[part.inter_feat.rows.long().numpy()] = False
-        training_items = names[np.unique(flat.item.numpy()[in_training])]
+        rows = training_rows(flat, [part.inter_feat for part in parts[1:]])
+        training_items = names[np.unique(flat.item[rows].numpy())]
         return cls(np.sort(names[1:]), training_items, names[parts[2].inter_feat[dataset.iid_field].numpy()].tolist())
 
 

@@ -4,8 +4,8 @@ RecBole's Trainer keeps only the best weights and pickles its whole configuratio
 Here `state.pt` holds all that the next step depends on (weights, optimiser, random generators, position in the epoch)
 and `best.pt` the weights that scored best in validation.
 
-A model may say more of its training than the loss: `step_sums`, named lists that its last `calculate_loss` saw, are
-added up over an epoch and given to its `epoch_statistics`, which makes numbers for people out of them.
+A model may say more of its training than the loss: `step_sums`, named vectors of one length out of its last
+`calculate_loss`, are added up over an epoch and given to its `epoch_statistics`, which makes numbers for people.
 """
 
 import logging
@@ -93,7 +93,8 @@ class Trainer:
         if self.average:
             self.average.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # empty where there was no GPU
+            self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
         checkpoint.set_random_state(state["random"])
 
@@ -138,8 +139,7 @@ class Trainer:
                     config["scheduler"], progress.step, config["warmup_steps"], total_steps
                 )
                 progress.loss_sums = _added(progress.loss_sums, self._step(batch, rate))
-                for name, values in getattr(self.model, "step_sums", {}).items():
-                    progress.model_sums[name] = _added(progress.model_sums.get(name), values.tolist())
+                self._add_up(getattr(self.model, "step_sums", {}))
                 progress.batch += 1
                 progress.step += 1
                 bar.update()
@@ -151,19 +151,22 @@ class Trainer:
                     self.save_state()
                     self.stop.check()
 
+    def _add_up(self, sums: dict[str, torch.Tensor]) -> None:
+        if sums:
+            values = torch.stack(list(sums.values())).tolist()  # at once: on a GPU each reading waits for all work
+            for name, added in zip(sums, values):
+                self.progress.model_sums[name] = _added(self.progress.model_sums.get(name), added)
+
     def _step(self, batch, rate: float) -> list[float]:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
         with torch.autocast(self.device.type, enabled=self.config["enable_amp"]):
-            losses = self.loss_of(batch.to(self.device))
+            losses = self._losses(batch.to(self.device))
         parts = losses if isinstance(losses, tuple) else (losses,)
         loss = sum(parts)
         if torch.isnan(loss):
-            raise UserError(
-                f"the training loss became NaN in epoch {self.progress.epoch + 1}, batch {self.progress.batch + 1}: "
-                "lower learning_rate or set clip_grad_norm"
-            )
+            raise self._diverged("training loss")
         self.scaler.scale(loss).backward()
         if self.config["clip_grad_norm"]:
             self.scaler.unscale_(self.optimizer)
@@ -174,8 +177,24 @@ class Trainer:
             self.average.update_parameters(self.model)
         return [part.item() for part in parts]
 
+    def _losses(self, batch):
+        try:
+            return self.loss_of(batch)
+        except RuntimeError as error:
+            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(f"compile: torch.compile cannot do it here ({reason}); set compile to False") from error
+
+    def _diverged(self, what: str) -> UserError:
+        progress = self.progress
+        place = f"epoch {progress.epoch + 1}, batch {progress.batch + 1}"
+        return UserError(f"the {what} became NaN in {place}: lower learning_rate or set clip_grad_norm")
+
     def _end_epoch(self, train: TrainLoader, valid: EvalLoader | None, epochs: int) -> None:
         progress = self.progress
+        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
+            raise self._diverged("weights")
         losses = [total / len(train) for total in progress.loss_sums]
         entry = {
             "stage": progress.stage,
@@ -190,7 +209,8 @@ class Trainer:
             entry["statistics"] = self.model.epoch_statistics(progress.model_sums, progress.epoch + 1)
         line = f"{progress.stage} epoch {progress.epoch + 1}: loss {entry['loss']:.4f}, {progress.epoch_seconds:.1f} s"
         is_last = progress.epoch + 1 == epochs
-        if valid is not None and ((progress.epoch + 1) % self.config["eval_step"] == 0 or is_last):
+        is_due = progress.epoch + 1 >= self.config["eval_from"] and (progress.epoch + 1) % self.config["eval_step"] == 0
+        if valid is not None and (is_due or is_last):
             entry["valid"] = self._validate(valid)
             entry["score"] = self.config.valid_metric_terms.score(entry["valid"])
             line += f"; validation {self.config['valid_metric']} {entry['score']:.6f}"

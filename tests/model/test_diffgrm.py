@@ -15,9 +15,12 @@ from recbole_diffgrm.data.dataset import load_dataset
 from recbole_diffgrm.data.loader import TrainLoader
 from recbole_diffgrm.model.diffgrm import DiffGRM
 from recbole_diffgrm.model.network import MASKED
+from recbole_diffgrm.model.noising import make_views
 from recbole_diffgrm.tokenizer.prepare import prepare
 from recbole_diffgrm.training import checkpoint
 from tests.conftest import AMAZON_DATA, needs_amazon, write_dataset
+
+NAMES = ("digit_masked", "digit_loss", "digit_accuracy", "digit_confidence", "digit_hardest")
 
 
 def made(options: dict, **changes) -> tuple[DiffGRM, TrainLoader]:
@@ -96,11 +99,22 @@ def test_statistics_equal_a_loop(options):
                 confidence[k] += found[sample, k].max().item()
     assert statistics["digit_accuracy"] == pytest.approx((correct / count).tolist())
     assert statistics["digit_confidence"] == pytest.approx((confidence / count).tolist())
+    assert statistics["digit_masked"] == pytest.approx((count / count.sum()).tolist())
     hardest = np.bincount(order[:, 0], minlength=3) / 20
     assert statistics["digit_hardest"] == pytest.approx(hardest.tolist())
     model.loss_weighting = "token_mean"  # the mean over 6 masked digits a sample
     assert sum(sums["loss"]) / (6 * 20) == pytest.approx(model.calculate_loss(batch).item())
     assert statistics["digit_loss"] == pytest.approx((np.array(sums["loss"]) / count).tolist())
+
+
+def test_the_hardest_digit_is_the_one_masked_first(options):
+    """By the measure of confidence that the noising uses."""
+    for measure in ("msp", "entropy"):
+        model, loader = made(options, ocn_confidence=measure)
+        batch = loader.samples.cut(torch.arange(100))
+        model.calculate_loss(batch)
+        views = make_views(model.network, model._encode(batch), model.sids[batch["item_id"]], model.noising)
+        assert model.step_sums["hardest"].tolist() == views.masked[:, 0].sum(0).tolist()
 
 
 VARIANTS = [
@@ -167,12 +181,29 @@ def test_more_views_than_digits_are_for_random_noising(options):
         made(options, noising="random", mask_schedule=[1, 2])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"coherent_paths": 2},
+        {"random_ratio": 0.5},
+        {"noising": "random", "ocn_refresh": True},
+        {"noising": "coherent", "ocn_select": "most"},
+        {"noising": "coherent", "ocn_sample": True},
+        {"noising": "random", "ocn_confidence": "entropy"},
+    ],
+    ids=str,
+)
+def test_keys_of_another_noising_are_refused(change):
+    with pytest.raises(UserError, match=r"only noising (ocn|coherent|random) reads it"):
+        build_config("DiffGRM", "ml-100k", overrides=change)
+
+
 def test_an_earlier_tokenizer_decides_the_digits(options):
     _, loader = made(options)
     path = options["output_dir"] + ".npz"
     loader.dataset.tokenizer.save(path)
     with pytest.raises(UserError, match="an ID has 3 digits"):
-        made(options, sid_file=path, sid_collisions="extra_digit", n_views=4)
+        made(options, sid_file=path, n_views=4)
 
 
 def test_overfits(options, tmp_path):
@@ -197,15 +228,20 @@ def test_overfits(options, tmp_path):
 
 
 def test_statistics_of_a_run(options):
-    result = run("DiffGRM", "tiny", **options)
+    result = run("DiffGRM", "tiny", **{**options, "train_batch_size": 1000}, loss_weighting="token_mean")
+    for entry in result.curve:  # each epoch by itself
+        weights = entry["statistics"]["digit_masked"]
+        mean = np.average(entry["statistics"]["digit_loss"], weights=weights)
+        assert entry["loss"] == pytest.approx(mean, rel=1e-5)
+        assert sum(weights) == pytest.approx(1)
     saved = json.loads((result.run_dir / "result.json").read_text())
     assert [entry["statistics"]["esp"] for entry in saved["curve"]] == [3, 6]
     last = saved["curve"][-1]["statistics"]
-    assert set(last) == {"esp", "digit_loss", "digit_accuracy", "digit_confidence", "digit_hardest"}
+    assert set(last) == {"esp", *NAMES}
     assert sum(last["digit_hardest"]) == pytest.approx(1)
     events = EventAccumulator(str(result.run_dir / "tensorboard")).Reload()
     assert [event.value for event in events.Scalars("train/esp")] == [3, 6]
-    for name in ("digit_loss", "digit_accuracy", "digit_confidence", "digit_hardest"):
+    for name in NAMES:
         for number in (1, 2, 3):
             shown = events.Scalars(f"train/{name}/{number}")[-1].value
             assert shown == pytest.approx(last[name][number - 1], rel=1e-5)
@@ -232,6 +268,8 @@ def test_ways_to_compute(change, options, monkeypatch):
     plain = run("DiffGRM", "tiny", **options, dropout_prob=0.0)
     result = run("DiffGRM", "tiny", **options, dropout_prob=0.0, **change)
     assert result.curve[-1]["loss"] == pytest.approx(plain.curve[-1]["loss"], rel=0.02)
+    if "enable_amp" in change:
+        assert result.curve[-1]["loss"] != plain.curve[-1]["loss"]  # it did make a difference
 
 
 def test_is_the_default_model(options, capsys):
@@ -279,6 +317,8 @@ def test_hyper_parameters_of_the_paper():
         "weight_decay": 0.0,
         "clip_grad_norm": 1.0,
         "valid_metric": "0.8*NDCG@10+0.2*Recall@10",
+        "min_history": 2,
+        "max_history": 50,
     }
     for dataset, values in table.items():
         config = build_config("DiffGRM", dataset)
