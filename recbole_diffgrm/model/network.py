@@ -91,16 +91,26 @@ class DiffGRMNetwork(nn.Module):
         summed = F.embedding_bag((sids + offset).view(-1, n), parts, mode="sum").view(*sids.shape[:2], d)
         return self.item_outer(F.relu(summed + self.item_inner.bias))
 
-    def decode(self, digits: Tensor, history: History) -> Tensor:
-        """Partial IDs [B, V, n], MASKED where a digit is to be predicted -> states [B, V, n, d]."""
+    def decode(self, digits: Tensor, history: History, wanted: Tensor | None = None) -> Tensor:
+        """Partial IDs [B, V, n], MASKED where a digit is to be predicted -> states [B, V, n, d].
+
+        `wanted` [B, K], places among the V * n digits of a sample: the last layer works for these only, and the states
+        of the others are 0.
+        """
         n, m, _ = self.code_embedding.shape
         table = torch.cat([self.code_embedding.flatten(0, 1), self.mask_embedding])  # [n * M + n, d]
         digit = torch.arange(n, device=digits.device)
         place = torch.where(digits == MASKED, n * m + digit, digits + digit * m)
         x = dropout(F.embedding(place, table), self.shape.dropout, self.training)
-        for layer, key, value in zip(self.decoder, history.keys, history.values):
+        layers = list(zip(self.decoder, history.keys, history.values))
+        for layer, key, value in layers[:-1]:
             x = layer(x, key, value, history.bias)
-        return self.norm(x)
+        layer, key, value = layers[-1]
+        if wanted is None:
+            return self.norm(layer(x, key, value, history.bias))
+        rows = (wanted + torch.arange(len(digits), device=wanted.device)[:, None] * digits[0].numel()).flatten()
+        states = self.norm(layer(x, key, value, history.bias, rows)).flatten(0, 2)  # [B * K, d]
+        return x.new_zeros(digits.numel(), x.shape[-1]).index_copy(0, rows, states).view_as(x)
 
     def logits(self, states: Tensor) -> Tensor:
         """States of all digits [..., n, d] -> [..., n, M]"""
@@ -129,10 +139,14 @@ class DecoderLayer(nn.Module):
     def project(self, states: Tensor) -> tuple[Tensor, Tensor]:
         return self.look.project(states)
 
-    def forward(self, x: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """[B, V, n, d]: digits see the digits of their own view, and the history."""
+    def forward(self, x: Tensor, key: Tensor, value: Tensor, bias: Tensor, rows: Tensor | None = None) -> Tensor:
+        """[B, V, n, d]: digits see the digits of their own view, and the history.
+
+        With `rows` of [B * V * n], as many of each sample: only these go on, as [B, K, 1, d].
+        """
         views = x.shape[:2]
-        x = self.attention(x.flatten(0, 1)).unflatten(0, views)
+        x = self.attention(x.flatten(0, 1), rows=rows)
+        x = x.unflatten(0, views) if rows is None else x.view(len(key), -1, 1, x.shape[-1])
         return self.feed_forward(self.look(x, key, value, bias))
 
 
@@ -146,11 +160,13 @@ class SelfAttention(nn.Module):
         self.query_key_value = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.out = nn.Linear(shape.width, shape.width)
 
-    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """[B, T, d]"""
+    def forward(self, x: Tensor, bias: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        """[B, T, d]; with `rows` of [B * T] only these, [R, d]."""
         query, key, value = (_split(part, self.heads) for part in self.query_key_value(self.norm(x)).chunk(3, dim=-1))
-        mixed = attend(query, key, value, bias, self.dropout, self.training)
-        return x + dropout(self.out(_join(mixed)), self.dropout, self.training)
+        mixed = _join(attend(query, key, value, bias, self.dropout, self.training))
+        if rows is not None:
+            x, mixed = (part.flatten(0, 1).index_select(0, rows) for part in (x, mixed))
+        return x + dropout(self.out(mixed), self.dropout, self.training)
 
 
 class CrossAttention(nn.Module):

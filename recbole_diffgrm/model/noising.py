@@ -33,7 +33,7 @@ class Noising:
 
 class Views(NamedTuple):
     masked: Tensor  # [B, V, n] bool
-    logits: Tensor  # [B, V, n, M]
+    logits: Tensor  # [B, V, n, M], meant for masked digits only
 
 
 def even_schedule(digits: int, views: int) -> tuple[int, ...]:
@@ -51,14 +51,18 @@ def make_views(network: DiffGRMNetwork, history: History, target: Tensor, noisin
     if noising.kind == "coherent":
         order = torch.rand(noising.paths, batch, digits, device=target.device).argsort(dim=-1)
         masked = torch.cat([nested_masks(path, noising.schedule) for path in order], dim=1)
-    else:
-        masked = _random_masks(batch, digits, noising, target.device)
-    return _predict(network, history, target, masked)
+        return _predict(network, history, target, masked, sum(noising.schedule) * noising.paths)
+    masked = _random_masks(batch, digits, noising, target.device)
+    return _predict(network, history, target, masked, None)
 
 
-def _predict(network: DiffGRMNetwork, history: History, target: Tensor, masked: Tensor) -> Views:
+def _predict(network: DiffGRMNetwork, history: History, target: Tensor, masked: Tensor, count: int | None) -> Views:
+    """`count` digits are masked in the views of every sample; None: not as many in each."""
     shown = target[:, None].masked_fill(masked, MASKED)  # [B, V, n]
-    return Views(masked, network.logits(network.decode(shown, history)))
+    wanted = None
+    if count is not None and count < masked[0].numel():
+        wanted = masked.flatten(1).int().argsort(dim=1, descending=True, stable=True)[:, :count]  # [B, count]
+    return Views(masked, network.logits(network.decode(shown, history, wanted)))
 
 
 def _static(network: DiffGRMNetwork, history: History, target: Tensor, noising: Noising) -> Views:
@@ -66,12 +70,12 @@ def _static(network: DiffGRMNetwork, history: History, target: Tensor, noising: 
     everything = torch.ones_like(target, dtype=torch.bool)[:, None]
     is_view = noising.schedule[-1] == target.shape[1]
     with torch.set_grad_enabled(is_view and torch.is_grad_enabled()):
-        probe = _predict(network, history, target, everything)
+        probe = _predict(network, history, target, everything, None)
     order = masking_order(difficulty(probe.logits[:, 0].detach(), noising.confidence), noising)
     lighter = noising.schedule[:-1] if is_view else noising.schedule
     if not lighter:
         return probe
-    views = _predict(network, history, target, nested_masks(order, lighter))
+    views = _predict(network, history, target, nested_masks(order, lighter), sum(lighter))
     return Views(*(torch.cat(parts, dim=1) for parts in zip(views, probe))) if is_view else views
 
 
@@ -80,7 +84,7 @@ def _refreshed(network: DiffGRMNetwork, history: History, target: Tensor, noisin
     masked = torch.ones_like(target, dtype=torch.bool)
     views = []
     for count in range(target.shape[1], noising.schedule[0] - 1, -1):
-        view = _predict(network, history, target, masked[:, None])
+        view = _predict(network, history, target, masked[:, None], count)
         if count in noising.schedule:
             views.append(view)
         order = masking_order(difficulty(view.logits[:, 0].detach(), noising.confidence), noising)

@@ -146,6 +146,29 @@ def test_start():
             assert parameter.std().item() == pytest.approx(0.02, rel=0.15), name
 
 
+def test_wanted_digits_alone():
+    """States and gradients of some digits are those of a pass over all of them."""
+    net = network()
+    sids, length, views = batch([3, 1, 2])
+    wanted = torch.tensor([[0, 5, 11, 7], [1, 2, 3, 4], [9, 8, 0, 6]])  # of 4 views of 3 digits
+    direction = torch.randn(3, 4, SHAPE.width, dtype=torch.float64)
+
+    def chosen(states):
+        return states.flatten(1, 2).gather(1, wanted[..., None].expand_as(direction))
+
+    gradients = []
+    for some in (wanted, None):
+        states = net.decode(views, net.encode(sids, length), some)
+        (chosen(states) * direction).sum().backward()
+        gradients.append((chosen(states).detach(), [p.grad.clone() for p in net.parameters() if p.grad is not None]))
+        net.zero_grad(set_to_none=True)
+    assert torch.allclose(gradients[0][0], gradients[1][0])
+    assert len(gradients[0][1]) == len(gradients[1][1]) > 20
+    assert all(torch.allclose(one, other) for one, other in zip(gradients[0][1], gradients[1][1]))
+    others = net.decode(views, net.encode(sids, length), wanted).flatten(1, 2)
+    assert (others != 0).any(dim=2).sum().item() == wanted.numel()
+
+
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
 def test_dropout(probability):
     torch.manual_seed(0)
