@@ -283,7 +283,7 @@ def test_ml_100k(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     report = json.loads((ROOT / done.stdout.split("results: ")[1].strip() / "report.json").read_text())
-    assert (report["items"], report["distinct_ids"], report["digits"], report["codes"]) == (1682, 1682, 4, 256)
+    assert (report["items"], report["distinct_ids"], report["digits"], report["codes"]) == (1682, 1682, 4, 32)
     assert report["text_fields"] == ["movie_title", "release_year", "class"]
     assert report["distinct_ids_as_quantised"] > 1500
     assert report["items_moved"] == 1682 - report["distinct_ids_as_quantised"]
