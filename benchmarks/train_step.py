@@ -5,7 +5,8 @@
 FOLDER holds Amazon_Beauty/Amazon_Beauty.inter, whose history lengths are used (IDs are drawn: their values do not
 change the work). PYTHON is the interpreter of an environment of its own with torch and `pip install cornac==3.0.1`. A
 step is: loss, backward pass, clipping, AdamW. The sides take turns in processes of their own, with the same number of
-threads. `--cases` adds a table of time and memory against history length, digits and batch. Writes
+threads. The straightforward side runs twice: as PyTorch comes, and with this project's setting of the memory allocator
+(compat.keep_freed_memory). `--cases` adds a table of time and memory against history length, digits and batch. Writes
 benchmarks/out/train_step.json.
 """
 
@@ -36,7 +37,7 @@ def project(options):
 
     model, loader = model_and_loader(options)
     if options.case:
-        return [synthetic(options.case)] * 3, stepper(model.parameters(), model.calculate_loss)
+        return [synthetic(options.case)] * 5, stepper(model.parameters(), model.calculate_loss)
     # So many random samples as one group of the loader has: sorted into batches as in an epoch, all lengths among them.
     chosen = torch.randperm(len(loader.samples), generator=torch.Generator().manual_seed(0))
     count = ROUNDS * OURS_A_ROUND * loader.batch_size
@@ -85,7 +86,8 @@ def model_and_loader(options):
     dataset = load_dataset(config)
     parts = dataset.build()
     parts[0].tokenizer = prepare(config, dataset, parts).tokenizer
-    compat.keep_freed_memory()
+    if options.side != "plain":
+        compat.keep_freed_memory()
     torch.manual_seed(0)
     return config.model_class(config, parts[0]).train(), TrainLoader(config, parts[0], trim=True)
 
@@ -158,6 +160,10 @@ def plain_loss(model, batch):
         q, k, v = part.query_key_value(part.norm(x)).chunk(3, -1)
         return x + F.dropout(part.out(attention(q, k, v, mask)), p, training)
 
+    def feed_forward(layer, x):
+        part = layer.feed_forward
+        return x + F.dropout(part.outer(F.gelu(part.inner(part.norm(x)))), p, training)
+
     def decode(memory, digits):  # [B, 50, d], [B, n]
         shown = [net.code_embedding[k][digits[:, k].clamp(min=0)] for k in range(n)]
         y = torch.stack([torch.where(digits[:, k, None] < 0, net.mask_embedding[k], shown[k]) for k in range(n)], dim=1)
@@ -167,14 +173,14 @@ def plain_loss(model, batch):
             k, v = layer.look.key_value(memory).chunk(2, -1)
             q = layer.look.query(layer.look.norm(y))
             y = y + F.dropout(layer.look.out(attention(q, k, v)), p, training)
-            y = layer.feed_forward(y)
+            y = feed_forward(layer, y)
         return torch.einsum("bnd,nmd->bnm", net.norm(y), net.code_embedding)
 
     codes, is_item = sids[items], torch.arange(LENGTH) < length[:, None]
     joined = torch.cat([net.code_embedding[k][codes[:, :, k]] for k in range(n)], dim=-1)
     x = F.dropout(net.item_outer(F.relu(net.item_inner(joined))) + net.position_embedding, p, training)
     for layer in net.encoder:
-        x = layer.feed_forward(attend_self(layer, x, is_item[:, None, None]))
+        x = feed_forward(layer, attend_self(layer, x, is_item[:, None, None]))
     memory = net.norm(x) * is_item[..., None]
 
     target = sids[target]
@@ -212,7 +218,7 @@ def serve(options) -> None:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    side = {"project": project, "plain": plain, "cornac": cornac}[options.side]
+    side = {"project": project, "plain": plain, "plain_tuned": plain, "cornac": cornac}[options.side]
     torch.set_num_threads(options.threads)
     batches, step = side(options)
     baseline = memory_mib("VmRSS")
@@ -301,7 +307,7 @@ def save_batches(options, folder: Path) -> None:
 
 
 def race(options, folder: Path) -> dict:
-    names = {"project": sys.executable, "plain": sys.executable}
+    names = dict.fromkeys(["project", "plain", "plain_tuned"], sys.executable)
     if options.cornac:
         save_batches(options, folder)
         names["cornac"] = options.cornac
@@ -314,7 +320,7 @@ def race(options, folder: Path) -> dict:
             turn = side.ask(f"step {OURS_A_ROUND if name == 'project' else 1}")
             turns[name].append(turn)
             rate = turn["samples"] / turn["seconds"]
-            print(f"round {number + 1} of {ROUNDS}: {name:8} {rate:7.1f} samples/s", flush=True)
+            print(f"round {number + 1} of {ROUNDS}: {name:11} {rate:7.1f} samples/s", flush=True)
     for side in sides.values():
         side.close()
     total = {name: {key: sum(turn[key] for turn in of) for key in of[0]} for name, of in turns.items()}
@@ -351,7 +357,7 @@ def measure_cases(options, folder: Path) -> list[dict]:
     rows = []
     for case in CASES:
         side = Side("project", sys.executable, options, folder, case)
-        turn = side.ask("step 2")
+        turn = side.ask("step 4")
         side.close()
         rows.append(
             {
