@@ -111,10 +111,8 @@ class _Run:
         train = TrainLoader(config, train_set, trim)
         flat = dataset.inter_feat.flat
         rows = training_rows(flat, [valid_set.inter_feat, test_set.inter_feat])
-        rows = rows[
-            flat.position[rows] > 0
-        ]  # targets, as RecBole counts: the same for all models, whatever they train on
-        counts = Counter(flat.item[rows].tolist())
+        # Targets, as RecBole counts them; the same for all models, whichever of them they train on.
+        counts = Counter(flat.item[rows[flat.position[rows] > 0]].tolist())
         valid = EvalLoader(config, valid_set, trim, counts) if len(valid_set) else None
         test = EvalLoader(config, test_set, trim, counts) if len(test_set) else None
         statistics = dataset.statistics() | {

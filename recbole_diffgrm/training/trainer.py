@@ -166,7 +166,9 @@ class Trainer:
         parts = losses if isinstance(losses, tuple) else (losses,)
         loss = sum(parts)
         if torch.isnan(loss):
-            raise self._diverged("training loss")
+            raise _diverged(
+                f"the training loss became NaN in epoch {self.progress.epoch + 1}, batch {self.progress.batch + 1}"
+            )
         self.scaler.scale(loss).backward()
         if self.config["clip_grad_norm"]:
             self.scaler.unscale_(self.optimizer)
@@ -186,15 +188,10 @@ class Trainer:
             reason = str(error).strip().splitlines()[0]
             raise UserError(f"compile: torch.compile cannot do it here ({reason}); set compile to False") from error
 
-    def _diverged(self, what: str) -> UserError:
-        progress = self.progress
-        place = f"epoch {progress.epoch + 1}, batch {progress.batch + 1}"
-        return UserError(f"the {what} became NaN in {place}: lower learning_rate or set clip_grad_norm")
-
     def _end_epoch(self, train: TrainLoader, valid: EvalLoader | None, epochs: int) -> None:
         progress = self.progress
         if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
-            raise self._diverged("weights")
+            raise _diverged(f"weights became NaN or infinite in epoch {progress.epoch + 1}")
         losses = [total / len(train) for total in progress.loss_sums]
         entry = {
             "stage": progress.stage,
@@ -280,3 +277,7 @@ class Trainer:
 
 def _added(sums: list[float] | None, values: list[float]) -> list[float]:
     return [total + value for total, value in zip(sums, values)] if sums else values
+
+
+def _diverged(what: str) -> UserError:
+    return UserError(f"{what}: lower learning_rate or set clip_grad_norm")
