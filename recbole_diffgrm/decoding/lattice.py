@@ -72,7 +72,7 @@ def after_one_digit(lattice: Lattice, digit: Tensor, code: Tensor) -> Children:
     """Children of states of one digit; each is found once."""
     state = digit * lattice.exists.shape[1] + code  # [R]
     begin = lattice.edge_start[state].long()
-    parent, edge = _runs(begin, lattice.edge_start[state + 1] - begin)
+    parent, edge = runs(begin, lattice.edge_start[state + 1] - begin)
     pair = lattice.edge_pair[edge].long()
     first = lattice.pair_ids[lattice.pair_start[pair]].long()
     return Children(parent, lattice.edge_digit[edge].long(), lattice.edge_code[edge].long(), first, pair)
@@ -82,7 +82,7 @@ def after_more_digits(lattice: Lattice, known: Tensor, pair: Tensor) -> Children
     """Children of states of two digits and more: `known` [R, n], MASKED where open, below the states `pair` [R]."""
     n, codes = lattice.ids.shape[1], lattice.exists.shape[1]
     begin = lattice.pair_start[pair]
-    parent, place = _runs(begin, lattice.pair_start[pair + 1] - begin)
+    parent, place = runs(begin, lattice.pair_start[pair + 1] - begin)
     row = lattice.pair_ids[place].long()
     ids = lattice.ids[row]  # [C, n]
     is_open = known == MASKED
@@ -99,7 +99,7 @@ def after_more_digits(lattice: Lattice, known: Tensor, pair: Tensor) -> Children
     return Children(parent, digit[kept], code[kept], row[which[kept]], pair[parent])
 
 
-def _runs(begin: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+def runs(begin: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """The places begin..begin + length of each run, one after the other: (number of the run, place)."""
     length = length.long()
     run = torch.repeat_interleave(torch.arange(len(length), device=length.device), length)
