@@ -1,13 +1,13 @@
 """Training steps of DiffGRM against a straightforward implementation and Cornac's, side by side in one run.
 
-    python benchmarks/train_step.py --data_path FOLDER [--cornac PYTHON] [--cases]
+    python benchmarks/train_step.py --data_path FOLDER [--cornac PYTHON] [--cases] [--tuned_plain]
 
 FOLDER holds Amazon_Beauty/Amazon_Beauty.inter, whose history lengths are used (IDs are drawn: their values do not
 change the work). PYTHON is the interpreter of an environment of its own with torch and `pip install cornac==3.0.1`. A
 step is: loss, backward pass, clipping, AdamW. The sides take turns in processes of their own, with the same number of
-threads. The straightforward side runs twice: as PyTorch comes, and with this project's setting of the memory allocator
-(compat.keep_freed_memory). `--cases` adds a table of time and memory against history length, digits and batch. Writes
-benchmarks/out/train_step.json.
+threads (three sides take 21 GiB). `--tuned_plain` gives the straightforward side this project's setting of the memory
+allocator too (compat.keep_freed_memory); without it that side runs as PyTorch comes. `--cases` adds a table of time and
+memory against history length, digits and batch. Writes benchmarks/out/train_step.json.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,7 +87,7 @@ def model_and_loader(options):
     dataset = load_dataset(config)
     parts = dataset.build()
     parts[0].tokenizer = prepare(config, dataset, parts).tokenizer
-    if options.side != "plain":
+    if options.side != "plain" or options.tuned_plain:
         compat.keep_freed_memory()
     torch.manual_seed(0)
     return config.model_class(config, parts[0]).train(), TrainLoader(config, parts[0], trim=True)
@@ -218,7 +219,7 @@ def serve(options) -> None:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    side = {"project": project, "plain": plain, "plain_tuned": plain, "cornac": cornac}[options.side]
+    side = {"project": project, "plain": plain, "cornac": cornac}[options.side]
     torch.set_num_threads(options.threads)
     batches, step = side(options)
     baseline = memory_mib("VmRSS")
@@ -274,19 +275,21 @@ class Side:
         command = [python, __file__, f"--side={name}", f"--data_path={options.data_path}", f"--cache={folder}"]
         command += [f"--batches={folder / 'batches.pt'}", f"--threads={options.threads}"]
         command += [f"--case={json.dumps(case)}"] if case else []
+        command += ["--tuned_plain"] if options.tuned_plain else []
         environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
         self.started = self._answer()
 
     def ask(self, what: str) -> dict:
-        print(what, file=self.process.stdin, flush=True)
+        with suppress(BrokenPipeError):  # it is gone: there will be no answer
+            print(what, file=self.process.stdin, flush=True)
         return self._answer()
 
     def _answer(self) -> dict:
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"{' '.join(self.process.args[:3])} stopped")
+            raise SystemExit(f"{' '.join(self.process.args[:3])} stopped (memory?)")
         return json.loads(line)
 
     def close(self) -> None:
@@ -307,7 +310,7 @@ def save_batches(options, folder: Path) -> None:
 
 
 def race(options, folder: Path) -> dict:
-    names = dict.fromkeys(["project", "plain", "plain_tuned"], sys.executable)
+    names = {"project": sys.executable, "plain": sys.executable}
     if options.cornac:
         save_batches(options, folder)
         names["cornac"] = options.cornac
@@ -320,7 +323,7 @@ def race(options, folder: Path) -> dict:
             turn = side.ask(f"step {OURS_A_ROUND if name == 'project' else 1}")
             turns[name].append(turn)
             rate = turn["samples"] / turn["seconds"]
-            print(f"round {number + 1} of {ROUNDS}: {name:11} {rate:7.1f} samples/s", flush=True)
+            print(f"round {number + 1} of {ROUNDS}: {name:8} {rate:7.1f} samples/s", flush=True)
     for side in sides.values():
         side.close()
     total = {name: {key: sum(turn[key] for turn in of) for key in of[0]} for name, of in turns.items()}
@@ -376,6 +379,7 @@ def main() -> None:
     parser.add_argument("--data_path", default="dataset")
     parser.add_argument("--cornac", help="Python of an environment with cornac 3.0.1")
     parser.add_argument("--cases", action="store_true", help="also a table over history length, digits and batch")
+    parser.add_argument("--tuned_plain", action="store_true", help="the plain side keeps freed memory too")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--cache", help=argparse.SUPPRESS)

@@ -74,10 +74,10 @@ def batch(lengths, seed=1):
 
 
 @pytest.mark.parametrize("sink", [True, False])
-@pytest.mark.parametrize("lengths", [[1, 3, 2], [7, 7], [7, 1]])
-def test_trimmed_equals_padded(sink, lengths):
+@pytest.mark.parametrize(("slots", "lengths"), [(7, [1, 3, 2]), (7, [7, 7]), (7, [7, 1]), (50, [50, 1, 13])])
+def test_trimmed_equals_padded(sink, slots, lengths):
     """Outputs and gradients, one view at a time."""
-    net = network(Shape(**{**vars(SHAPE), "sink": sink}))
+    net = network(Shape(**{**vars(SHAPE), "sink": sink, "max_length": slots}))
     sids, length, views = batch(lengths)
     states = net.decode(views, net.encode(sids, length))
     expected = torch.stack(
