@@ -1,7 +1,7 @@
 """Beam search over the digits of an ID, many users at once. Knows nothing of RecBole.
 
-At every step a branch (a partial ID) may fill any of its open digits with any code; the best `width` branches of a user
-go on (Confidence-guided Parallel Denoising, CPD). Policies differ in what a branch may become:
+At every step a branch (a partial ID) may fill any of its open digits with any code; the best branches of a user go on
+(Confidence-guided Parallel Denoising, CPD). Policies differ in what a branch may become:
 
 - catalogue: only partial IDs that exist; a state reached in several orders is one branch, of their summed probability
   (`logsumexp`) or the best one's (`max`);
@@ -12,7 +12,7 @@ go on (Confidence-guided Parallel Denoising, CPD). Policies differ in what a bra
 Letters in shapes: U users, W branches of a user, n digits, M codes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,7 +21,17 @@ from torch import Tensor
 from recbole_diffgrm.decoding.lattice import Children, Lattice, after_more_digits, after_one_digit
 from recbole_diffgrm.model.network import MASKED
 
-Predict = Callable[[Tensor], Tensor]  # partial IDs [U, W, n] -> log-probabilities of the codes [U, W, n, M]
+# Partial IDs [U, W, n], all with the same number of known digits -> log-probabilities of the codes [U, W, n, M]. Those
+# of known digits are not looked at.
+Predict = Callable[[Tensor], Tensor]
+
+
+class Step(NamedTuple):
+    """How the branches of a step came about: by the best way, where several were merged. All [U, W]."""
+
+    parent: Tensor  # place among the branches before
+    digit: Tensor  # filled in this step
+    sure: Tensor  # log-probability of its code
 
 
 class Ranked(NamedTuple):
@@ -29,6 +39,7 @@ class Ranked(NamedTuple):
 
     ids: Tensor  # [U, W, n]
     score: Tensor  # [U, W] log-probability
+    steps: list[Step]
 
 
 class _Branches(NamedTuple):
@@ -37,24 +48,29 @@ class _Branches(NamedTuple):
     pair: Tensor  # [U, W] state of two digits of the lattice that the branch lies under
 
 
-def search_catalogue(predict: Predict, users: int, lattice: Lattice, width: int, merge: str = "logsumexp") -> Ranked:
+def search_catalogue(
+    predict: Predict, users: int, lattice: Lattice, widths: Sequence[int], merge: str = "logsumexp"
+) -> Ranked:
+    """`widths`: branches kept after each step; the last one holds for all further steps."""
     n, codes = lattice.exists.shape
-    device = lattice.ids.device
-    root = torch.full((users, 1, n), MASKED, device=device)
+    root = torch.full((users, 1, n), MASKED, device=lattice.ids.device)
     score = predict(root)[:, 0].masked_fill(~lattice.exists, -torch.inf).flatten(1)  # [U, n * M]
-    score, state = score.topk(min(width, n * codes), dim=1)
-    known = root.repeat(1, state.shape[1], 1).scatter(2, (state // codes)[..., None], (state % codes)[..., None])
+    score, state = score.topk(min(widths[0], n * codes), dim=1)
+    known, digit = _fill(root.repeat(1, state.shape[1], 1), state, codes)
     branches = _Branches(known, score, torch.zeros_like(state))
+    steps = [Step(torch.zeros_like(state), digit, score)]
     for filled in range(1, n):
-        branches = _extend(branches, predict(branches.known), lattice, filled, width, merge)
-    return Ranked(branches.known, branches.score)
+        width = widths[min(filled, len(widths) - 1)]
+        branches, step = _extend(branches, predict(branches.known), lattice, filled, width, merge)
+        steps.append(step)
+    return Ranked(branches.known, branches.score, steps)
 
 
 def search_all(
     predict: Predict,
     users: int,
     shape: tuple[int, int],
-    width: int,
+    widths: Sequence[int],
     order: Tensor | None = None,
     greedy_end: bool = False,
     device: torch.device | str = "cpu",
@@ -66,7 +82,9 @@ def search_all(
     n, codes = shape
     known = torch.full((users, 1, n), MASKED, device=device)
     score = torch.zeros(users, 1, device=device)
+    steps = []
     for filled in range(n):
+        width = widths[min(filled, len(widths) - 1)]
         predicted = predict(known)
         allowed = known == MASKED  # [U, W, n]
         if order is not None:
@@ -74,19 +92,28 @@ def search_all(
         reached = (score[..., None, None] + predicted).masked_fill(~allowed[..., None], -torch.inf)  # [U, W, n, M]
         if greedy_end and filled == n - 1:
             score, choice = reached.flatten(2).max(dim=2)  # [U, W]
-            score, parent = score.sort(dim=1, descending=True, stable=True)
+            score, parent = (part[:, :width] for part in score.sort(dim=1, descending=True, stable=True))
             choice = choice.gather(1, parent)
         else:
             score, choice = reached.flatten(1).topk(min(width, reached[0].numel()), dim=1)
             parent, choice = choice // (n * codes), choice % (n * codes)
-        known = known.gather(1, parent[..., None].expand(-1, -1, n))
-        known = known.scatter(2, (choice // codes)[..., None], (choice % codes)[..., None])
-    return Ranked(known, score)
+        sure = predicted.flatten(1).gather(1, parent * (n * codes) + choice)
+        known, digit = _fill(known.gather(1, parent[..., None].expand(-1, -1, n)), choice, codes)
+        steps.append(Step(parent, digit, sure))
+    return Ranked(known, score, steps)
 
 
-def _extend(branches: _Branches, predicted: Tensor, lattice: Lattice, filled: int, width: int, merge: str) -> _Branches:
+def _fill(known: Tensor, choice: Tensor, codes: int) -> tuple[Tensor, Tensor]:
+    """Branches [U, W, n] with the choice digit * M + code [U, W]; and the digits [U, W]."""
+    digit = choice // codes
+    return known.scatter(2, digit[..., None], (choice % codes)[..., None]), digit
+
+
+def _extend(
+    branches: _Branches, predicted: Tensor, lattice: Lattice, filled: int, width: int, merge: str
+) -> tuple[_Branches, Step]:
     """Fill one more digit of every branch, in every way that exists; keep the best."""
-    users, n = branches.known.shape[0], branches.known.shape[2]
+    users, before, _ = branches.known.shape
     live = torch.nonzero(branches.score.flatten() > -torch.inf).squeeze(1)  # [R] rows of [U * W]
     known = branches.known.flatten(0, 1)[live]  # [R, n]
     if filled == 1:
@@ -95,26 +122,23 @@ def _extend(branches: _Branches, predicted: Tensor, lattice: Lattice, filled: in
     else:
         children = after_more_digits(lattice, known, branches.pair.flatten()[live])
     row = live[children.parent]
-    score = branches.score.flatten()[row] + predicted.flatten(0, 1)[row, children.digit, children.code]
-    user = row // branches.score.shape[1]
-    chosen, score = _merge(user, known, children, score, len(lattice.ids), merge)
-    user = user[chosen]
-    user, chosen, score, place = _best(user, chosen, score, width)
+    sure = predicted.flatten(0, 1)[row, children.digit, children.code]
+    score = branches.score.flatten()[row] + sure
+    chosen, score = _merge(row // before, known, children, score, len(lattice.ids), merge)
+    user, chosen, score, place = _best(row[chosen] // before, chosen, score, width)
     known = known[children.parent[chosen]]
     known[torch.arange(len(chosen), device=known.device), children.digit[chosen]] = children.code[chosen]
-    most = int(place.max()) + 1
-    extended = _Branches(
-        branches.known.new_full((users, most, n), MASKED),
-        branches.score.new_full((users, most), -torch.inf),
-        branches.pair.new_zeros((users, most)),
-    )
-    extended.known[user, place], extended.score[user, place] = known, score
-    extended.pair[user, place] = children.pair[chosen]
-    return extended
+    shape = (users, int(place.max()) + 1)
+
+    def placed(values: Tensor, empty: float = 0) -> Tensor:
+        return values.new_full((*shape, *values.shape[1:]), empty).index_put_((user, place), values)
+
+    step = Step(placed(row[chosen] % before), placed(children.digit[chosen]), placed(sure[chosen]))
+    return _Branches(placed(known, MASKED), placed(score, -torch.inf), placed(children.pair[chosen])), step
 
 
 def _merge(user: Tensor, known: Tensor, children: Children, score: Tensor, ids: int, how: str) -> tuple[Tensor, Tensor]:
-    """One child for each state of a user: (a child that stands for it, its score), by user and state."""
+    """One child for each state of a user, by user and state: (the best of those that reach it, the state's score)."""
     n = known.shape[1]
     bit = 2 ** torch.arange(n, device=known.device)
     subset = ((known != MASKED) * bit).sum(dim=1)[children.parent] + bit[children.digit]
@@ -122,12 +146,14 @@ def _merge(user: Tensor, known: Tensor, children: Children, score: Tensor, ids: 
     key = (user * (int(subset.max()) + 1) + subset) * ids + children.first
     key, order = torch.sort(key, stable=True)
     _, group, size = torch.unique_consecutive(key, return_inverse=True, return_counts=True)
-    best = score.new_full((len(size),), -torch.inf).scatter_reduce(0, group, score[order], "amax")
-    first = size.cumsum(0) - size
+    score = score[order]
+    best = score.new_full((len(size),), -torch.inf).scatter_reduce(0, group, score, "amax")
+    place = torch.arange(len(order), device=order.device).masked_fill_(score < best[group], len(order))
+    chosen = order[torch.full_like(size, len(order)).scatter_reduce(0, group, place, "amin")]
     if how == "max":
-        return order[first], best
-    total = torch.zeros_like(best).index_add(0, group, (score[order] - best[group]).exp())
-    return order[first], best + total.log()
+        return chosen, best
+    total = torch.zeros_like(best).index_add(0, group, (score - best[group]).exp())
+    return chosen, best + total.log()
 
 
 def _best(user: Tensor, chosen: Tensor, score: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

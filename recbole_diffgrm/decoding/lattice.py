@@ -17,7 +17,7 @@ from recbole_diffgrm.model.network import MASKED
 
 
 class Lattice(NamedTuple):
-    ids: Tensor  # [D, n] distinct IDs, ascending
+    ids: Tensor  # [D, n] int16 distinct IDs, ascending
     exists: Tensor  # [n, M] bool: is the code used at the digit?
     edge_start: Tensor  # [n * M + 1] where the edges out of each state of one digit (digit * M + code) begin
     edge_digit: Tensor  # [E] the digit that an edge fills
@@ -39,7 +39,7 @@ class Children(NamedTuple):
 
 def build(sids: Tensor, codes: int) -> Lattice:
     """From the IDs of all items [N, n], which may repeat."""
-    ids = torch.unique(sids, dim=0)  # [D, n] ascending
+    ids = torch.unique(sids.long(), dim=0)  # [D, n] ascending
     count, n = ids.shape
     digit = torch.arange(n)
     exists = torch.zeros(n, codes, dtype=torch.bool)
@@ -57,7 +57,7 @@ def build(sids: Tensor, codes: int) -> Lattice:
     edge = torch.cat(edges, dim=1) if edges else torch.zeros(4, 0, dtype=torch.int64)
     edge = edge[:, edge[0].argsort(stable=True)]
     return Lattice(
-        ids=ids,
+        ids=ids.short(),
         exists=exists,
         edge_start=torch.searchsorted(edge[0].contiguous(), torch.arange(n * codes + 1)).int(),
         edge_digit=edge[1].int(),
@@ -84,7 +84,7 @@ def after_more_digits(lattice: Lattice, known: Tensor, pair: Tensor) -> Children
     begin = lattice.pair_start[pair]
     parent, place = runs(begin, lattice.pair_start[pair + 1] - begin)
     row = lattice.pair_ids[place].long()
-    ids = lattice.ids[row]  # [C, n]
+    ids = lattice.ids[row].long()  # [C, n]
     is_open = known == MASKED
     fits = ((known[parent] == ids) | is_open[parent]).all(dim=1)
     parent, row, ids = parent[fits], row[fits], ids[fits]
@@ -97,6 +97,20 @@ def after_more_digits(lattice: Lattice, known: Tensor, pair: Tensor) -> Children
     kept = order[is_first]
     parent = parent[which[kept]]
     return Children(parent, digit[kept], code[kept], row[which[kept]], pair[parent])
+
+
+def rows_of(ids: Tensor, wanted: Tensor) -> Tensor:
+    """Rows of the ascending `ids` [D, n] that equal `wanted` [R, n]; -1 where there is none. Bisection."""
+    low = torch.zeros(len(wanted), dtype=torch.int64, device=ids.device)
+    high = torch.full_like(low, len(ids) - 1)
+    for _ in range((len(ids) - 1).bit_length()):
+        middle = (low + high) // 2
+        difference = ids[middle] - wanted  # [R, n]; the first digit that differs decides
+        first = (difference != 0).int().argmax(dim=1, keepdim=True)
+        is_less = difference.gather(1, first).squeeze(1) < 0
+        low = torch.where(is_less, middle + 1, low).clamp(max=len(ids) - 1)
+        high = torch.where(is_less, high, middle)
+    return torch.where((ids[low] == wanted).all(dim=1), low, -1)
 
 
 def runs(begin: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:

@@ -78,3 +78,13 @@ def test_one_digit():
     lattice = lattices.build(torch.tensor([[2], [0], [2]]), 4)
     assert lattice.ids.tolist() == [[0], [2]]
     assert lattice.exists.tolist() == [[True, False, True, False]]
+
+
+@pytest.mark.parametrize(("items", "digits", "codes"), [(30, 3, 4), (1, 2, 2), (200, 4, 3), (64, 1, 100)])
+def test_rows_of_ids(items, digits, codes):
+    ids = lattices.build(table(items, digits, codes), codes).ids
+    wanted = torch.tensor(list(itertools.product(range(-1, min(codes, 6)), repeat=digits)))
+    written = ids.tolist()
+    expected = [written.index(one) if one in written else -1 for one in wanted.tolist()]
+    assert lattices.rows_of(ids, wanted).tolist() == expected
+    assert lattices.rows_of(ids, ids.long()).tolist() == list(range(len(ids)))
