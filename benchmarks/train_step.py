@@ -78,7 +78,7 @@ def model_and_loader(options):
     from recbole_diffgrm.config.config import build_config
     from recbole_diffgrm.data.dataset import load_dataset
     from recbole_diffgrm.data.loader import TrainLoader
-    from recbole_diffgrm.tokenizer.prepare import prepare
+    from recbole_diffgrm.running.inputs import attach
 
     case = options.case or {"length": LENGTH, "digits": DIGITS, "batch": SETTINGS["train_batch_size"]}
     settings = {**SETTINGS, "train_batch_size": case["batch"], "sid_digits": case["digits"], "sid_codes": CODES}
@@ -86,7 +86,7 @@ def model_and_loader(options):
     config = build_config("DiffGRM", "Amazon_Beauty", overrides=settings)
     dataset = load_dataset(config)
     parts = dataset.build()
-    parts[0].tokenizer = prepare(config, dataset, parts).tokenizer
+    attach(config, dataset, parts)
     if options.side != "plain" or options.tuned_plain:
         compat.keep_freed_memory()
     torch.manual_seed(0)
@@ -144,7 +144,7 @@ def plain_loss(model, batch):
     import torch
     import torch.nn.functional as F
 
-    net, sids, alpha = model.network, model.sids, model.label_smoothing
+    net, sids, alpha = model.network, model.catalogue.sids(torch.arange(model.n_items)), model.label_smoothing
     items, length, target = batch
     p = net.shape.dropout
     n, heads, training = net.shape.digits, net.shape.heads, net.training
@@ -303,10 +303,11 @@ def save_batches(options, folder: Path) -> None:
     model, loader = model_and_loader(argparse.Namespace(**{**vars(options), "cache": str(folder)}))
     # Cornac numbers items from 0 and appends the padding row.
     batches = [
-        (torch.where(history > 0, history - 1, len(model.sids) - 1), length, target - 1)
+        (torch.where(history > 0, history - 1, model.n_items - 1), length, target - 1)
         for history, length, target in padded(loader)
     ]
-    torch.save({"sids": model.sids[1:], "batches": batches}, folder / "batches.pt")
+    sids = model.catalogue.sids(torch.arange(1, model.n_items))
+    torch.save({"sids": sids, "batches": batches}, folder / "batches.pt")
 
 
 def race(options, folder: Path) -> dict:

@@ -16,8 +16,8 @@ Train, test and compare DiffGRM and sequential recommenders of RecBole.
   python run_recbole_diffgrm.py --dataset=mydata --config_files="mydata.yaml small.yaml" --epochs=20
 
 What to run
-  --model=NAME[,NAME...]     DiffGRM (default), SASRec, BERT4Rec, GRU4Rec, HGN, FDSA, S3Rec and more; several make a
-                             comparison
+  --model=NAME[,NAME...]     DiffGRM (default), SASRec, BERT4Rec, GRU4Rec, HGN, FDSA, S3Rec and more, and the floors
+                             HistoryCopy and Pop; several make a comparison
   --dataset=NAME             ml-100k (default), Amazon_<Category> (downloaded when missing), or a folder of yours
   --data_path=FOLDER         where data sets lie: FOLDER/NAME/NAME.inter (default: dataset)
   --seed=N, --seeds=N,N,...  random seed; several make a comparison with mean and standard deviation
@@ -34,6 +34,7 @@ Training, and any other key of properties/*.yaml or of RecBole
   --epochs=N --train_batch_size=N --learning_rate=X --scheduler=constant|linear|cosine --warmup_steps=N
   --clip_grad_norm=X --ema_decay=X --stopping_step=N --valid_metric=0.8*NDCG@10+0.2*Recall@10 --topk=[5,10,20]
   DiffGRM: --hidden_size=N --decoder_layers=N --noising=ocn|coherent|random ... (properties/model/DiffGRM.yaml)
+           --decoding=catalogue|paper|released|fixed_order --beam_size=N --valid_beam_size=N
   semantic IDs: --sid_encoder=... --sid_digits=N --sid_codes=N ... (properties/tokenizer.yaml)
 
 Values are YAML. Precedence: RecBole's defaults < properties/overall.yaml < properties/model/<Model>.yaml
@@ -105,15 +106,20 @@ def _main(options: dict[str, Any]) -> int:
 def _run_one(model: str, dataset: str, config_files: list[str], resume: bool, options: dict[str, Any]) -> int:
     from tabulate import tabulate
 
+    from recbole_diffgrm.evaluation.sid_level import describe_shares, is_sid_metric
     from recbole_diffgrm.running.run import run
 
     result = run(model, dataset, config_files, resume=resume, **options)
-    rows = [
-        (part, *metrics.values()) for part, metrics in (("validation", result.valid), ("test", result.test)) if metrics
-    ]
-    table = tabulate(rows, [f"{model}, item level", *(result.test or result.valid)], floatfmt=".4f")
-    print(f"\n{dataset}, seed {result.seed}, best epoch {result.best_epoch} of {result.epochs}\n\n{table}\n")
-    print(f"results: {result.run_dir}")
+    print(f"\n{dataset}, seed {result.seed}, best epoch {result.best_epoch} of {result.epochs}")
+    for level, is_its in (("item level", lambda name: not is_sid_metric(name)), ("SID level", is_sid_metric)):
+        names = [name for name in (result.test or result.valid) if is_its(name)]
+        if names:
+            parts = [(part, values) for part, values in (("validation", result.valid), ("test", result.test)) if values]
+            rows = [(part, *(values[name] for name in names)) for part, values in parts]
+            print("\n" + tabulate(rows, [f"{model}, {level}", *names], floatfmt=".4f"))
+    if result.sid_shares:
+        print("\n" + describe_shares(result.sid_shares))
+    print(f"\nresults: {result.run_dir}")
     return 0
 
 
@@ -121,7 +127,9 @@ def _run_several(models, dataset, config_files, seeds, resume: bool, rerun: bool
     from recbole_diffgrm.running.comparison import compare
 
     comparison = compare(models, dataset, config_files, seeds=seeds, resume=resume, rerun=rerun, **options)
-    print(f"\n{dataset}: test metrics, item level\n\n{comparison.table('simple')}\n")
+    for level, table in comparison.tables("simple").items():
+        print(f"\n{dataset}: test metrics, {level}\n\n{table}")
+    print()
     for row in comparison.rows:
         for run in row.runs:
             print(f"{row.model}, seed {run.seed}: {run.run_dir}")

@@ -29,7 +29,11 @@ warnings.filterwarnings("ignore", category=FutureWarning, module=r"recbole\..*")
 warnings.filterwarnings("ignore", message=r".*pkg_resources is deprecated.*")
 
 # This project's own models, looked up before RecBole's.
-OWN_MODELS = {"DiffGRM": "recbole_diffgrm.model.diffgrm"}
+OWN_MODELS = {
+    "DiffGRM": "recbole_diffgrm.model.diffgrm",
+    "HistoryCopy": "recbole_diffgrm.model.floors",
+    "Pop": "recbole_diffgrm.model.floors",
+}
 
 # Sequential models of RecBole that read more than .inter and .item, or the padded interaction table itself.
 NEEDS_OTHER_DATA = {
@@ -113,6 +117,11 @@ def takes_variable_length(model: type) -> bool:
 def uses_sids(model: type) -> bool:
     """Models of ours that read semantic IDs say so with an attribute `uses_sids = True`."""
     return getattr(model, "uses_sids", False)
+
+
+def learns(model: type) -> bool:
+    """Models of ours that have nothing to train say so with an attribute `learns = False`."""
+    return getattr(model, "learns", True)
 
 
 def keep_freed_memory() -> None:

@@ -44,6 +44,7 @@ def write_dataset(folder: Path, name: str = "tiny", users: int = 60, items: int 
         "  S3Rec: {item_attribute: categories}\n"
         "  DiffGRM: {hidden_size: 16, inner_size: 32, n_heads: 2, decoder_layers: 2, warmup_steps: 0,\n"
         f"    sid_quantiser: random, sid_digits: 3, sid_codes: 8, cache_dir: {folder / 'cache'}}}\n"
+        f"  HistoryCopy: {{sid_quantiser: random, sid_digits: 3, sid_codes: 8, cache_dir: {folder / 'cache'}}}\n"
     )
     return folder
 

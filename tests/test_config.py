@@ -70,7 +70,9 @@ def test_section_for_one_model(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ml-100k", "Amazon_Beauty", "Amazon_Sports_and_Outdoors", "Amazon_Toys_and_Games"])
-@pytest.mark.parametrize("model", ["DiffGRM", "SASRec", "BERT4Rec", "GRU4Rec", "HGN", "FDSA", "S3Rec"])
+@pytest.mark.parametrize(
+    "model", ["DiffGRM", "SASRec", "BERT4Rec", "GRU4Rec", "HGN", "FDSA", "S3Rec", "HistoryCopy", "Pop"]
+)
 def test_data_sets_serve_every_model(name, model):
     config = build_config(model, name)
     assert config["eval_args"] == {
@@ -162,6 +164,12 @@ BAD_VALUES = {
     "random_ratio": 0,
     "loss_weighting": "mean",
     "label_smoothing": 1.0,
+    "decoding": "beam",
+    "merge": "sum",
+    "beam_size": [16, 32],
+    "valid_beam_size": 0,
+    "decoding_memory": 0,
+    "shared_id_order": "title",
 }
 
 

@@ -35,6 +35,7 @@ def test_run_directory(options):
     assert sorted(path.name for path in directory.iterdir()) == [
         "best.pt",
         "config.yaml",
+        "items.tsv",
         "log.txt",
         "ranks.npz",
         "result.json",

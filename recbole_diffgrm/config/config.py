@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from recbole_diffgrm import compat
 from recbole_diffgrm.config import layers, schema
 from recbole_diffgrm.config.valid_metric import parse_valid_metric
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.evaluation.sid_level import sid_metric_names
 
 from recbole.config import Config as RecBoleConfig  # isort: skip
 from recbole.evaluator import metric_types, smaller_metrics  # isort: skip
@@ -87,7 +88,7 @@ class Config(RecBoleConfig):
 
     @property
     def valid_metric_terms(self):
-        return parse_valid_metric(self["valid_metric"], metric_names(self.values), smaller_metrics)
+        return parse_valid_metric(self["valid_metric"], available_metrics(self.model, self.values), smaller_metrics)
 
     def identity(self, data_fingerprint: str) -> str:
         """Short hash of everything that decides the outcome of the run."""
@@ -133,8 +134,16 @@ def build_config(
         schema.check_value(key, values[key], defaults.get(key), origin[key])
     values = {**defaults, **values}
     _complete(model, values, in_comparison=bool(compared_with))
-    _check_together(values)
+    _check_together(model, values)
     return Config(model, dataset, values)
+
+
+def check_values(model: str, values: dict[str, Any], changed: Iterable[str]) -> dict[str, Any]:
+    """A checked configuration with some values changed: checked again."""
+    for key in changed:
+        schema.check_value(key, values[key], None, COMMAND_LINE)
+    _check_together(model, values)
+    return values
 
 
 def check_model_name(model: Any, source: str = COMMAND_LINE) -> None:
@@ -165,6 +174,12 @@ def dataset_dir(data_path: str, dataset: str) -> Path:
     if dataset == "ml-100k" and not (folder / f"{dataset}.inter").exists():
         return compat.recbole_dir() / "dataset_example" / dataset
     return folder
+
+
+def available_metrics(model: str, values: dict[str, Any]) -> list[str]:
+    """All that is computed for a model: RecBole's, and those of IDs for models that have them."""
+    of_ids = sid_metric_names(values["topk"]) if compat.uses_sids(compat.model_class(model)) else []
+    return metric_names(values) + of_ids
 
 
 def metric_names(values: dict[str, Any]) -> list[str]:
@@ -199,7 +214,7 @@ def _complete(model: str, values: dict[str, Any], in_comparison: bool) -> None:
         values["train_neg_sample_args"] = None  # meant for the other models
 
 
-def _check_together(values: dict[str, Any]) -> None:
+def _check_together(model: str, values: dict[str, Any]) -> None:
     eval_args = values["eval_args"]
     if set(eval_args) - {"split", "group_by", "order", "mode"}:
         raise UserError(f"eval_args: knows split, group_by, order and mode, not {', '.join(eval_args)}")
@@ -220,7 +235,7 @@ def _check_together(values: dict[str, Any]) -> None:
             raise UserError(
                 f"metrics: {metric} is not available.{schema.nearest(metric, usable)} ({', '.join(usable)})"
             )
-    parse_valid_metric(values["valid_metric"], metric_names(values), smaller_metrics)
+    parse_valid_metric(values["valid_metric"], available_metrics(model, values), smaller_metrics)
 
     if values.get("sid_pca_dim") is not None and values["sid_pca_dim"] < values["sid_digits"]:
         raise UserError(
@@ -231,10 +246,25 @@ def _check_together(values: dict[str, Any]) -> None:
         raise UserError(f"max_history ({longest}) is below min_history ({shortest})")
     if "noising" in values:
         _check_views(values)
+        _check_beams(values)
     if values.get("loss_type") == "CE" and values["train_neg_sample_args"] is not None:
         raise UserError("train_neg_sample_args: loss_type CE uses no negative items; set it to ~ or use loss_type BPR")
     if "hidden_size" in values and values["hidden_size"] % values.get("n_heads", 1):
         raise UserError(f"hidden_size ({values['hidden_size']}) must be a multiple of n_heads ({values['n_heads']})")
+
+
+def _check_beams(values: dict[str, Any]) -> None:
+    longest = max(values["topk"])
+    for key in ("beam_size", "valid_beam_size"):
+        last = values[key][-1] if isinstance(values[key], list) else values[key]
+        if last < longest:
+            raise UserError(f"{key}: {last} IDs are too few for topk {longest}")
+    if values["merge"] != _defaults("DiffGRM")["merge"] and values["decoding"] != "catalogue":
+        raise UserError(f"merge: only decoding catalogue reads it, and decoding is {values['decoding']}")
+
+
+def _defaults(model: str) -> dict[str, Any]:
+    return layers.read_yaml(layers.properties_dir() / "model" / f"{model}.yaml")
 
 
 def _check_views(values: dict[str, Any]) -> None:
@@ -244,7 +274,7 @@ def _check_views(values: dict[str, Any]) -> None:
         raise UserError("n_views and mask_schedule: give one of them")
     if schedule is not None and values["noising"] == "random":
         raise UserError("mask_schedule: noising random draws its masks; use n_views and random_ratio")
-    defaults = layers.read_yaml(layers.properties_dir() / "model" / "DiffGRM.yaml")
+    defaults = _defaults("DiffGRM")
     for key, kind in READ_BY_NOISING.items():
         if values[key] != defaults[key] and values["noising"] != kind:
             raise UserError(f"{key}: only noising {kind} reads it, and noising is {values['noising']}")

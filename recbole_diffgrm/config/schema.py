@@ -99,6 +99,15 @@ def _is_schedule(v: Any) -> bool:
     return isinstance(v, list) and all(map(_is_int, v)) and v != [] and v[0] >= 1 and v == sorted(set(v))
 
 
+def _is_beam(v: Any) -> bool:
+    widths = v if isinstance(v, list) else [v]
+    return widths != [] and all(_is_int(w) and w >= 1 for w in widths) and widths == sorted(widths, reverse=True)
+
+
+BEAM = Rule(
+    _is_beam, "a whole number of at least 1, or one for each step, none larger than the one before, as [32, 16]"
+)
+
 RULES: dict[str, Rule] = {
     # data
     "data_path": TEXT,
@@ -184,6 +193,12 @@ RULES: dict[str, Rule] = {
     "random_ratio": optional(number(0, 1, above=True)),
     "loss_weighting": choice("view_mean", "token_mean"),
     "label_smoothing": PROBABILITY,
+    "decoding": choice("catalogue", "paper", "released", "fixed_order"),
+    "merge": choice("logsumexp", "max"),
+    "beam_size": BEAM,
+    "valid_beam_size": BEAM,
+    "decoding_memory": number(0, above=True),
+    "shared_id_order": choice("popularity", "number"),
     # models: RecBole's names of what the baselines have in common
     "loss_type": choice("CE", "BPR"),
     "n_layers": integer(1),

@@ -24,6 +24,12 @@ def target_ranks(scores: Tensor, target: Tensor) -> Tensor:
     return torch.where(ranked, above + ties_before + 1, NOT_RANKED).int()
 
 
+def place_in(lists: Tensor, wanted: Tensor) -> Tensor:
+    """[B] int32 place from 1 of each row's wanted number in its list [B, K]; NOT_RANKED where it is not there."""
+    is_wanted = lists == wanted[:, None]
+    return torch.where(is_wanted.any(1), is_wanted.int().argmax(1) + 1, NOT_RANKED).int()
+
+
 def top_items(scores: Tensor, k: int) -> Tensor:
     """[B, k] item ids, best first; 0 where a row has fewer than k ranked items."""
     k = min(k, scores.shape[1])

@@ -3,8 +3,10 @@
 import numpy as np
 from scipy import stats
 
+TESTED_K = 10
 
-def ndcg_at(ranks: np.ndarray, k: int = 10) -> np.ndarray:
+
+def ndcg_at(ranks: np.ndarray, k: int = TESTED_K) -> np.ndarray:
     """NDCG@k of each user; with one target it depends on the target's rank (from 1) alone."""
     ranks = ranks.astype(np.float64)
     return np.where(ranks <= k, 1 / np.log2(ranks + 1), 0.0)

@@ -1,36 +1,27 @@
-"""DiffGRM as a RecBole model: items become IDs on the way in, scores of IDs become scores of items on the way out."""
+"""DiffGRM as a RecBole model: items become IDs on the way in, generated IDs become items on the way out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import torch
-from recbole.model.abstract_recommender import SequentialRecommender
-from recbole.utils import InputType
 from torch import Tensor
 
+from recbole_diffgrm.decoding.beam import Ranked
+from recbole_diffgrm.decoding.decoder import GeneratedIds, Policy, existing, search, users_at_once
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.model.network import MASKED, DiffGRMNetwork, History, Shape
+from recbole_diffgrm.model.network import DiffGRMNetwork, History, Shape
 from recbole_diffgrm.model.noising import Noising, digit_losses, even_schedule, make_views, sample_losses
+from recbole_diffgrm.model.sid_recommender import SidRecommender, joined
 from recbole_diffgrm.model.statistics import digit_means, digit_sums
 
 
-class DiffGRM(SequentialRecommender):
-    input_type = InputType.POINTWISE
-    uses_sids = True
-    variable_length = True
-
+class DiffGRM(SidRecommender):
     def __init__(self, config, dataset):
         super().__init__(config, dataset)
-        names = dataset.id2token(dataset.iid_field, np.arange(1, self.n_items))
-        table = dataset.tokenizer.table(names).astype(np.int64)  # [items, n]
-        digits = table.shape[1]
-        padding = np.zeros((1, digits), dtype=np.int64)  # item 0
-        self.register_buffer("sids", torch.from_numpy(np.concatenate([padding, table])))
+        digits = self.catalogue.digits
         self.network = DiffGRMNetwork(
             Shape(
                 digits=digits,
-                codes=dataset.tokenizer.size,
+                codes=self.catalogue.codes,
                 width=config["hidden_size"],
                 inner_width=config["inner_size"],
                 heads=config["n_heads"],
@@ -44,9 +35,12 @@ class DiffGRM(SequentialRecommender):
         self.noising = noising_of(config, digits)
         self.loss_weighting = config["loss_weighting"]
         self.label_smoothing = config["label_smoothing"]
+        self.policy = Policy(config["decoding"], config["merge"], config["seed"])
+        self.beam, self.valid_beam = _widths(config["beam_size"]), _widths(config["valid_beam_size"])
+        self.decoding_memory = config["decoding_memory"]
 
     def calculate_loss(self, interaction) -> Tensor:
-        target = self.sids[interaction[self.ITEM_ID]]  # [B, n]
+        target = self.catalogue.sids(interaction[self.ITEM_ID])  # [B, n]
         views = make_views(self.network, self._encode(interaction), target, self.noising)
         losses = digit_losses(views, target, self.label_smoothing)
         self.step_sums = digit_sums(views, losses, target, self.noising.confidence)
@@ -57,20 +51,23 @@ class DiffGRM(SequentialRecommender):
         for the best epoch."""
         return {"esp": epochs * self.noising.views, **digit_means(sums)}
 
-    def full_sort_predict(self, interaction) -> Tensor:
-        """[B, items]: the log-probability of each item's digits, predicted at once and taken as independent."""
-        history, digits = self._encode(interaction), self.sids.shape[1]
-        masked = torch.full((len(history.bias), 1, digits), MASKED, device=self.sids.device)
-        states = self.network.decode(masked, history)
-        scores = self.network.logits(states)[:, 0].log_softmax(dim=-1)  # [B, n, M]
-        return sum(scores[:, digit, self.sids[:, digit]] for digit in range(digits))
+    def generate(self, interaction, validation: bool) -> GeneratedIds:
+        """By beam search, as many users at once as the memory for it allows."""
+        widths = self.valid_beam if validation else self.beam
+        length = interaction[self.ITEM_SEQ].shape[1]
+        chunk = users_at_once(self.network.shape, max(widths), length, self.decoding_memory)
+        parts = [interaction[start : start + chunk] for start in range(0, len(interaction), chunk)]
+        return joined([existing(self.search(part, widths), self.catalogue) for part in parts])
 
-    def predict(self, interaction) -> Tensor:
-        """[B]: the score of one item a row."""
-        return self.full_sort_predict(interaction).gather(1, interaction[self.ITEM_ID][:, None]).squeeze(1)
+    def search(self, interaction, widths: Sequence[int]) -> Ranked:
+        return search(self.network, self._encode(interaction), self.catalogue, widths, self.policy)
 
     def _encode(self, interaction) -> History:
-        return self.network.encode(self.sids[interaction[self.ITEM_SEQ]], interaction[self.ITEM_SEQ_LEN])
+        return self.network.encode(self.catalogue.sids(interaction[self.ITEM_SEQ]), interaction[self.ITEM_SEQ_LEN])
+
+
+def _widths(beam: int | Sequence[int]) -> tuple[int, ...]:
+    return (beam,) if isinstance(beam, int) else tuple(beam)
 
 
 def noising_of(config, digits: int) -> Noising:

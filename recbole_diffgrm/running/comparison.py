@@ -15,6 +15,7 @@ from tabulate import tabulate
 from recbole_diffgrm.config.config import Config, build_config, metric_names
 from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.errors import Interrupted, UserError
+from recbole_diffgrm.evaluation.sid_level import is_sid_metric
 from recbole_diffgrm.evaluation.significance import ndcg_at, paired_p_value
 from recbole_diffgrm.files import write_json, write_text
 from recbole_diffgrm.running.result import RunResult
@@ -31,13 +32,14 @@ class Row:
     p_value: float | None = None  # of the difference from the best model; None for the best itself
 
     def values(self, metric: str) -> np.ndarray:
-        return np.array([run.test[metric] for run in self.runs])
+        """Of each run; empty for a metric on IDs of a model without them."""
+        return np.array([run.test[metric] for run in self.runs if metric in run.test])
 
     def cell(self, metric: str) -> str:
         """Mean, and standard deviation over seeds where there are several."""
         values = self.values(metric)
         if len(values) == 0:
-            return "failed"
+            return "-" if self.runs else "failed"
         return f"{values.mean():.4f}" + (f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else "")
 
 
@@ -53,7 +55,15 @@ class Comparison:
         """By mean NDCG@10: the one that the others are tested against."""
         return next((row for row in self.rows if row.runs and row.p_value is None), None)
 
-    def table(self, style: str = "github") -> str:
+    @property
+    def sid_metrics(self) -> list[str]:
+        """Metrics on IDs, of the models that have them."""
+        return list(
+            dict.fromkeys(name for row in self.rows for run in row.runs for name in run.test if is_sid_metric(name))
+        )
+
+    def tables(self, style: str = "github") -> dict[str, str]:
+        """{level: table}: items for all models, IDs for those that have them."""
         head = ["model", *self.metrics, "p (NDCG@10, vs best)", "seconds", "epochs"]
         body = []
         for row in self.rows:
@@ -65,7 +75,23 @@ class Comparison:
                 + [row.cell(metric) for metric in self.metrics]
                 + [p_value, f"{np.mean(seconds):.0f}" if seconds else "", "/".join(map(str, epochs))]
             )
-        return tabulate(body, head, tablefmt=style, disable_numparse=True)
+        tables = {"item level": tabulate(body, head, tablefmt=style, disable_numparse=True)}
+        if self.sid_metrics:
+            shares = {
+                "existing": "IDs that exist",
+                "duplicates": "duplicates",
+                "shared_targets": "targets that share an ID",
+            }
+            of_ids = [row for row in self.rows if any(run.sid_shares for run in row.runs)]
+            body = [
+                [row.model]
+                + [row.cell(metric) for metric in self.sid_metrics]
+                + [f"{np.mean([run.sid_shares[name] for run in row.runs]):.1%}" for name in shares]
+                for row in of_ids
+            ]
+            head = ["model", *self.sid_metrics, *shares.values()]
+            tables["SID level"] = tabulate(body, head, tablefmt=style, disable_numparse=True)
+        return tables
 
 
 def compare(
@@ -153,11 +179,11 @@ def _save(comparison: Comparison, parent: Path) -> Comparison:
     path.mkdir(parents=True)
     comparison = replace(comparison, path=path)
     seeds = sorted({run.seed for row in comparison.rows for run in row.runs})
+    tables = [f"## {level[0].upper() + level[1:]}\n\n{table}\n" for level, table in comparison.tables().items()]
     lines = [
-        f"# {comparison.dataset}: test metrics, item level",
+        f"# {comparison.dataset}: test metrics",
         "",
-        comparison.table(),
-        "",
+        *tables,
         f"Seeds: {', '.join(map(str, seeds))}. p: paired t-test of the users' NDCG@10 (mean over seeds) with the best.",
         *(f"\nFailed: {row.model}: {error}" for row in comparison.rows for error in row.errors),
     ]
@@ -171,7 +197,11 @@ def _save(comparison: Comparison, parent: Path) -> Comparison:
                 "model": row.model,
                 "p_value_against_best": row.p_value,
                 "errors": [f"{type(error).__name__}: {error}" for error in row.errors],
-                "mean": {metric: float(row.values(metric).mean()) for metric in comparison.metrics} if row.runs else {},
+                "mean": {
+                    metric: float(row.values(metric).mean())
+                    for metric in [*comparison.metrics, *comparison.sid_metrics]
+                    if len(row.values(metric))
+                },
                 "runs": [{"seed": run.seed, "run_dir": str(run.run_dir), "test": run.test} for run in row.runs],
             }
             for row in comparison.rows
@@ -186,11 +216,12 @@ def _save(comparison: Comparison, parent: Path) -> Comparison:
 def _write_csv(comparison: Comparison, path: Path) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["model", "seed", *comparison.metrics, "best_epoch", "epochs", "run_dir"])
+    metrics = [*comparison.metrics, *comparison.sid_metrics]
+    writer.writerow(["model", "seed", *metrics, "best_epoch", "epochs", "run_dir"])
     for row in comparison.rows:
         for run in row.runs:
-            metrics = [repr(run.test[metric]) for metric in comparison.metrics]
-            writer.writerow([row.model, run.seed, *metrics, run.best_epoch, run.epochs, run.run_dir])
+            values = [repr(run.test[metric]) if metric in run.test else "" for metric in metrics]
+            writer.writerow([row.model, run.seed, *values, run.best_epoch, run.epochs, run.run_dir])
     write_text(text.getvalue(), path)
 
 
@@ -201,17 +232,25 @@ def _draw(comparison: Comparison, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    levels = {"item level": comparison.metrics} | (
+        {"SID level": comparison.sid_metrics} if comparison.sid_metrics else {}
+    )
     rows = [row for row in comparison.rows if row.runs]
-    places = np.arange(len(comparison.metrics))
-    width = 0.8 / len(rows)
-    figure, axes = plt.subplots(figsize=(max(6, 1.2 * len(places)), 4), layout="constrained")
-    for number, row in enumerate(rows):
-        means = [row.values(metric).mean() for metric in comparison.metrics]
-        spread = [row.values(metric).std(ddof=1) for metric in comparison.metrics] if len(row.runs) > 1 else None
-        axes.bar(places + (number - (len(rows) - 1) / 2) * width, means, width, yerr=spread, capsize=2, label=row.model)
-    axes.set_xticks(places, comparison.metrics)
-    axes.set_title(f"{comparison.dataset}, test, item level")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    widest = max(map(len, levels.values()))
+    size = (max(6, 1.2 * widest), 4 * len(levels))
+    figure, panels = plt.subplots(len(levels), figsize=size, layout="constrained", squeeze=False)
+    for axes, (level, metrics) in zip(panels[:, 0], levels.items()):
+        drawn = [row for row in rows if len(row.values(metrics[0]))]
+        width = 0.8 / len(drawn)
+        for number, row in enumerate(drawn):
+            places = np.arange(len(metrics)) + (number - (len(drawn) - 1) / 2) * width
+            means = [row.values(metric).mean() for metric in metrics]
+            spread = [row.values(metric).std(ddof=1) for metric in metrics] if len(row.runs) > 1 else None
+            colour = f"C{rows.index(row)}"  # a model keeps its colour
+            axes.bar(places, means, width, yerr=spread, capsize=2, label=row.model, color=colour)
+        axes.set_xticks(np.arange(len(metrics)), metrics)
+        axes.set_title(f"{comparison.dataset}, test, {level}")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)

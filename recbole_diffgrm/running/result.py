@@ -1,7 +1,7 @@
 """What a run leaves behind: a typed result, kept as result.json."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ class RunResult:
     seed: int
     config_hash: str
     run_dir: Path
-    valid: dict[str, float]  # metrics of the best epoch, at full precision
+    valid: dict[str, float]  # metrics of the best epoch, at full precision; sid_*: hits on IDs, all others: on items
     test: dict[str, float]
     best_epoch: int | None
     epochs: int  # epochs trained
@@ -29,6 +29,9 @@ class RunResult:
     statistics: dict[str, Any]  # of the data set and its split
     config: dict[str, Any]
     environment: dict[str, Any]  # versions, commit, hardware
+    # Models with semantic IDs, in the test: of the IDs generated, the share that exist (`existing`) and that repeat an
+    # earlier one (`duplicates`); of the targets, the share whose ID other items have as well (`shared_targets`).
+    sid_shares: dict[str, float] = field(default_factory=dict)
 
     def save(self) -> None:
         content = asdict(self)
@@ -40,7 +43,8 @@ class RunResult:
         path = Path(run_dir) / RESULT_FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            return cls(run_dir=Path(run_dir), **{f.name: content[f.name] for f in fields(cls) if f.name != "run_dir"})
+            names = [f.name for f in fields(cls) if f.name in content or f.default_factory is MISSING]
+            return cls(**{name: Path(run_dir) if name == "run_dir" else content[name] for name in names})
         except FileNotFoundError:
             raise UserError(f"{path} does not exist: the run is not finished") from None
         except (ValueError, KeyError) as error:

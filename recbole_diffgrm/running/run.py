@@ -21,9 +21,8 @@ from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.data.sequences import training_rows
 from recbole_diffgrm.evaluation.evaluate import Evaluation, evaluate
-from recbole_diffgrm.running import environment, rundir
+from recbole_diffgrm.running import environment, inputs, items, rundir
 from recbole_diffgrm.running.result import RunResult
-from recbole_diffgrm.tokenizer.prepare import prepare
 from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.stop import StopSignal
 from recbole_diffgrm.training.trainer import Progress, Trainer
@@ -62,10 +61,7 @@ def execute(config: Config, *, resume: bool = False, reuse: bool = False) -> Run
     try:
         dataset = load_dataset(config)
         parts = dataset.build()  # before there is a run directory: data that cannot be used leave none
-        if compat.uses_sids(config.model_class):
-            tokenizer = prepare(config, dataset, parts).tokenizer
-            for part in (dataset, *parts):
-                part.tokenizer = tokenizer
+        inputs.attach(config, dataset, parts)
         directory = unfinished or rundir.create(config, config_hash)
     except BaseException:
         if unfinished:
@@ -120,6 +116,7 @@ class _Run:
             "valid_users": len(valid_set),
             "test_users": len(test_set),
         }
+        items.save(config, dataset, self.path)
         logger.info(
             "{users:,} users, {items:,} items, {interactions:,} interactions; {train_samples:,} training samples, "
             "{valid_users:,} validation and {test_users:,} test users".format(**statistics)
@@ -132,14 +129,15 @@ class _Run:
             model.load_state_dict(checkpoint.load(self.path / "best.pt", config["device"])["state_dict"])
             valid_metrics = progress.best_metrics
             if valid and not valid_metrics:
-                valid_metrics = evaluate(config, model, valid, check_stop=self.stop.check).metrics
+                valid_metrics = evaluate(config, model, valid, check_stop=self.stop.check, validation=True).metrics
             started = time.monotonic()
             test_metrics: dict[str, float] = {}
+            sid_shares: dict[str, float] = {}
             if test:
                 evaluation = evaluate(
                     config, model, test, config["save_topk"], label="test", check_stop=self.stop.check
                 )
-                test_metrics = evaluation.metrics
+                test_metrics, sid_shares = evaluation.metrics, evaluation.sid_shares
                 self._save_rankings(test_set, evaluation)
                 for name, value in test_metrics.items():
                     writer.add_scalar(f"test/{name}", value, progress.best_epoch or 0)
@@ -151,6 +149,7 @@ class _Run:
             run_dir=self.path,
             valid=valid_metrics,
             test=test_metrics,
+            sid_shares=sid_shares,
             best_epoch=progress.best_epoch,
             epochs=progress.epoch,
             curve=progress.curve,
@@ -173,6 +172,10 @@ class _Run:
         """All stages of a model's training, from the checkpoint if there is one."""
         state_path = self.path / "state.pt"
         state = checkpoint.load(state_path, self.config["device"]) if state_path.exists() else None
+        if not compat.learns(self.config.model_class):
+            model = self.config.model_class(self.config, train_set).to(self.config["device"])
+            checkpoint.save({"state_dict": model.state_dict()}, self.path / "best.pt")
+            return model, Progress(finished=True)
         stages = _stages(self.config)
         names = [name for name, _ in stages]
         first = names.index(state["progress"]["stage"]) if state else 0
@@ -202,7 +205,7 @@ class _Run:
         return model, progress
 
     def _save_rankings(self, test_set: FlatSequentialDataset, evaluation: Evaluation) -> None:
-        """ranks.npz: rank of each test user's target; topk.tsv: their best items, where asked for."""
+        """ranks.npz: rank of each test user's target and of its ID; topk.tsv: their best items, where asked for."""
         samples = test_set.inter_feat
         user = test_set.id2token(test_set.uid_field, samples[test_set.uid_field])
         target = test_set.id2token(test_set.iid_field, samples[test_set.iid_field])
@@ -211,6 +214,7 @@ class _Run:
             user=np.asarray(user, dtype=str),
             target=np.asarray(target, dtype=str),
             rank=evaluation.ranks.numpy(),
+            **({} if evaluation.sid_ranks is None else {"sid_rank": evaluation.sid_ranks.numpy()}),
         )
         if evaluation.top is not None:
             with (self.path / "topk.tsv").open("w", encoding="utf-8") as file:

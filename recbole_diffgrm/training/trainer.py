@@ -231,7 +231,9 @@ class Trainer:
     def _validate(self, valid: EvalLoader) -> dict[str, float]:
         started = time.monotonic()
         try:
-            evaluation = evaluate(self.config, self.evaluated, valid, label="validation", check_stop=self.stop.check)
+            evaluation = evaluate(
+                self.config, self.evaluated, valid, label="validation", check_stop=self.stop.check, validation=True
+            )
         except Interrupted:
             logger.info("stopped during validation: it will be done again on resumption")
             raise

@@ -16,8 +16,8 @@ from recbole_diffgrm.data.loader import TrainLoader
 from recbole_diffgrm.model.diffgrm import DiffGRM
 from recbole_diffgrm.model.network import MASKED
 from recbole_diffgrm.model.noising import make_views
+from recbole_diffgrm.running.inputs import attach
 from recbole_diffgrm.tokenizer.prepare import prepare
-from recbole_diffgrm.training import checkpoint
 from tests.conftest import AMAZON_DATA, needs_amazon, write_dataset
 
 NAMES = ("digit_masked", "digit_loss", "digit_accuracy", "digit_confidence", "digit_hardest")
@@ -29,7 +29,7 @@ def made(options: dict, **changes) -> tuple[DiffGRM, TrainLoader]:
     config = build_config("DiffGRM", "tiny", settings.pop("config_files"), settings)
     dataset = load_dataset(config)
     parts = dataset.build()
-    parts[0].tokenizer = prepare(config, dataset, parts).tokenizer
+    attach(config, dataset, parts)
     torch.manual_seed(0)
     model = DiffGRM(config, parts[0]).double().eval()
     for parameter in model.parameters():
@@ -37,12 +37,19 @@ def made(options: dict, **changes) -> tuple[DiffGRM, TrainLoader]:
     return model, TrainLoader(config, parts[0], trim=True)
 
 
+def tokenizer_of(options: dict):
+    settings = dict(options)
+    config = build_config("DiffGRM", "tiny", settings.pop("config_files"), settings)
+    dataset = load_dataset(config)
+    return prepare(config, dataset, dataset.build()).tokenizer
+
+
 def test_ids_of_items(options):
     model, loader = made(options)
-    tokenizer = loader.dataset.tokenizer
+    tokenizer = tokenizer_of(options)
     for item in range(1, loader.dataset.item_num):
         name = loader.dataset.id2token("item_id", item)
-        assert model.sids[item].tolist() == tokenizer.table([name])[0].tolist()
+        assert model.catalogue.sids(torch.tensor(item)).tolist() == tokenizer.table([name])[0].tolist()
 
 
 @pytest.mark.parametrize("weighting", ["view_mean", "token_mean"])
@@ -57,21 +64,6 @@ def test_loss_is_the_mean_over_samples_alone(options, weighting):
     assert together == pytest.approx(padded, abs=1e-10)
 
 
-def test_scores_are_those_of_the_digits(options):
-    model, loader = made(options)
-    batch = loader.samples.cut(torch.tensor([3, 40]))
-    scores = model.full_sort_predict(batch)
-    assert scores.shape == (2, loader.dataset.item_num)
-    history = model._encode(batch)
-    logits = model.network.logits(model.network.decode(torch.full((2, 1, 3), MASKED), history))[:, 0]
-    for row in range(2):
-        for item in (1, 17, 40):
-            expected = sum(logits[row, k].log_softmax(0)[model.sids[item, k]].item() for k in range(3))
-            assert scores[row, item].item() == pytest.approx(expected)
-    target = batch["item_id"]
-    assert model.predict(batch).tolist() == pytest.approx(scores[torch.arange(2), target].tolist())
-
-
 def test_statistics_equal_a_loop(options):
     model, loader = made(options)
     batch = loader.samples.cut(torch.arange(20))
@@ -79,7 +71,7 @@ def test_statistics_equal_a_loop(options):
     sums = {name: values.tolist() for name, values in model.step_sums.items()}
     statistics = model.epoch_statistics(sums, epochs=5)
     assert statistics["esp"] == 15  # 3 views
-    target, history = model.sids[batch["item_id"]], model._encode(batch)
+    target, history = model.catalogue.sids(batch["item_id"]), model._encode(batch)
 
     def probabilities(view):
         return model.network.logits(model.network.decode(view[:, None], history))[:, 0].softmax(-1)
@@ -113,7 +105,7 @@ def test_the_hardest_digit_is_the_one_masked_first(options):
         model, loader = made(options, ocn_confidence=measure)
         batch = loader.samples.cut(torch.arange(100))
         model.calculate_loss(batch)
-        views = make_views(model.network, model._encode(batch), model.sids[batch["item_id"]], model.noising)
+        views = make_views(model.network, model._encode(batch), model.catalogue.sids(batch["item_id"]), model.noising)
         assert model.step_sums["hardest"].tolist() == views.masked[:, 0].sum(0).tolist()
 
 
@@ -199,9 +191,8 @@ def test_keys_of_another_noising_are_refused(change):
 
 
 def test_an_earlier_tokenizer_decides_the_digits(options):
-    _, loader = made(options)
     path = options["output_dir"] + ".npz"
-    loader.dataset.tokenizer.save(path)
+    tokenizer_of(options).save(path)
     with pytest.raises(UserError, match="an ID has 3 digits"):
         made(options, sid_file=path, n_views=4)
 
@@ -251,13 +242,6 @@ def test_same_seed_same_metrics_bit_for_bit(options):
     first, second = (run("DiffGRM", "tiny", **options) for _ in range(2))
     assert first.test == second.test
     assert first.curve[-1]["loss"] == second.curve[-1]["loss"]
-
-
-def test_weights_hold_the_ids(options):
-    """best.pt is all that recommending needs of the tokenizer."""
-    result = run("DiffGRM", "tiny", **options)
-    state = checkpoint.load(result.run_dir / "best.pt")["state_dict"]
-    assert state["sids"].shape == (41, 3)
 
 
 @pytest.mark.parametrize("change", [{"enable_amp": True}, {"compile": True}], ids=str)

@@ -1,0 +1,60 @@
+"""items.tsv of a run: the items in the order of their numbers, with title and ID. What a model is used with later."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recbole_diffgrm.config.config import Config
+from recbole_diffgrm.data.atomic import read_header, read_item_texts, read_rows, write_atomic_file
+from recbole_diffgrm.data.dataset import FlatSequentialDataset
+from recbole_diffgrm.errors import UserError
+
+ITEMS_FILE = "items.tsv"
+
+
+@dataclass(frozen=True)
+class Items:
+    names: list[str]  # by number; 0 is padding
+    titles: list[str]
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names) if number}
+
+
+def save(config: Config, dataset: FlatSequentialDataset, run_dir: Path) -> None:
+    names = dataset.id2token(dataset.iid_field, np.arange(1, dataset.item_num)).tolist()
+    titles = _titles(Path(config["data_path"]) / f"{config.dataset}.item", dataset.iid_field)
+    header = {"item_id": "token", "title": "token"} | ({"sid": "token_seq"} if dataset.catalogue else {})
+    write_atomic_file(run_dir / ITEMS_FILE, header, _rows(dataset, names, titles))
+
+
+def _rows(dataset: FlatSequentialDataset, names: list[str], titles: dict[str, str]) -> Iterator[list[str]]:
+    sids = dataset.catalogue.sids(torch.arange(1, len(names) + 1)).tolist() if dataset.catalogue else None
+    for number, name in enumerate(names):
+        row = [name, titles.get(name, "")]
+        yield row if sids is None else [*row, " ".join(map(str, sids[number]))]
+
+
+def load(run_dir: Path) -> Items:
+    path = run_dir / ITEMS_FILE
+    header = list(read_header(path))
+    if header[:2] != ["item_id", "title"]:
+        raise UserError(f"{path} must have the columns item_id and title, not {', '.join(header)}")
+    rows = list(read_rows(path))
+    return Items(["[PAD]", *(row[0] for row in rows)], ["", *(row[1] for row in rows)])
+
+
+def _titles(path: Path, id_field: str) -> dict[str, str]:
+    """{item: title} out of .item, where it has a column whose name says title, or else name."""
+    if not path.exists():
+        return {}
+    columns = [name for name in read_header(path) if name != id_field]
+    column = next((name for word in ("title", "name") for name in columns if word in name.lower()), None)
+    if column is None:
+        return {}
+    return {item: texts[column] for item, texts in read_item_texts(path, id_field).items()}
