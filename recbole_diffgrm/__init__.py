@@ -7,6 +7,7 @@ _EXPORTS = {
     "compare": "recbole_diffgrm.running.comparison",
     "Comparison": "recbole_diffgrm.running.comparison",
     "RunResult": "recbole_diffgrm.running.result",
+    "Recommender": "recbole_diffgrm.running.recommender",
     "Tokenizer": "recbole_diffgrm.tokenizer.artefact",
     "UserError": "recbole_diffgrm.errors",
 }

@@ -14,6 +14,7 @@ Train, test and compare DiffGRM and sequential recommenders of RecBole.
   python run_recbole_diffgrm.py --model=SASRec,BERT4Rec,GRU4Rec --dataset=Amazon_Beauty --seeds=1,2,3
   python run_recbole_diffgrm.py --dataset=Amazon_Beauty --config_files=properties/preset/cpu.yaml --sid_encoder=bundled
   python run_recbole_diffgrm.py --dataset=mydata --config_files="mydata.yaml small.yaml" --epochs=20
+  python run_recbole_diffgrm.py --recommend=runs/ml-100k/DiffGRM-... --history="50 172 181" --topk=5 --explain
 
 What to run
   --model=NAME[,NAME...]     DiffGRM (default), SASRec, BERT4Rec, GRU4Rec, HGN, FDSA, S3Rec and more, and the floors
@@ -30,6 +31,14 @@ How to run
   --save_topk=K              keep every test user's K best items
   --repeatable=False         leave items of the user's history out of every ranking
 
+Use a finished run
+  --recommend=RUN            a run directory; prints items with titles and scores
+  --history="ID ID ..."      the user's items, the most recent last
+  --topk=K                   how many to recommend (default: 10)
+  --explain                  show how the digits of each ID were filled, in which order, how surely
+  --skip_unknown             pass over item ids that the model has not seen, instead of refusing them
+  --beam_size=N --decoding=... --repeatable=False   other than in the run
+
 Training, and any other key of properties/*.yaml or of RecBole
   --epochs=N --train_batch_size=N --learning_rate=X --scheduler=constant|linear|cosine --warmup_steps=N
   --clip_grad_norm=X --ema_decay=X --stopping_step=N --valid_metric=0.8*NDCG@10+0.2*Recall@10 --topk=[5,10,20]
@@ -42,8 +51,8 @@ Values are YAML. Precedence: RecBole's defaults < properties/overall.yaml < prop
 Exit codes: 0 done, 1 a model of a comparison failed, 2 wrong input, 130 and 143 stopped by a signal (state saved).
 """
 
-FLAGS = {"resume", "rerun"}
-TEXTS = {"model", "dataset", "config_files", "sid_text_template"}  # never read as YAML
+FLAGS = {"resume", "rerun", "explain", "skip_unknown"}
+TEXTS = {"model", "dataset", "config_files", "sid_text_template", "recommend", "history"}  # never read as YAML
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
@@ -88,6 +97,10 @@ def _main(options: dict[str, Any]) -> int:
     for flag in FLAGS & set(options):
         if not isinstance(options[flag], bool):
             raise UserError(f"--{flag} takes no value")
+    if "recommend" in options:
+        return _recommend(options.pop("recommend"), options)
+    for key in {"history", "explain", "skip_unknown"} & set(options):
+        raise UserError(f"--{key} belongs to --recommend=RUN")
     models = _names(options.pop("model", "DiffGRM"), "model")
     dataset = options.pop("dataset", "ml-100k")
     config_files = str(options.pop("config_files", "")).split()
@@ -141,6 +154,38 @@ def _run_several(models, dataset, config_files, seeds, resume: bool, rerun: bool
     if not errors:
         return 0
     return 2 if not any(row.runs for row in comparison.rows) and all(isinstance(e, UserError) for e in errors) else 1
+
+
+def _recommend(run_dir: str, options: dict[str, Any]) -> int:
+    from tabulate import tabulate
+
+    from recbole_diffgrm.running.recommender import Recommender
+
+    history = str(options.pop("history", "")).split()
+    if not history:
+        raise UserError('--history="ID ID ..." is missing: the items of the user, the most recent last')
+    count, explain = options.pop("topk", 10), options.pop("explain", False)
+    skip_unknown = options.pop("skip_unknown", False)
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise UserError(f"--topk must be a whole number for recommendations, not {count!r}")
+    recommender = Recommender.load(run_dir, **options)
+    found = recommender.recommend([history], count, skip_unknown=skip_unknown)[0]
+    print(
+        tabulate(
+            [(rank, one.item, one.title, one.score) for rank, one in enumerate(found, start=1)],
+            ["", "item", "title", "score"],
+            floatfmt=".4f",
+            disable_numparse=[1, 2],
+        )
+    )
+    if explain:
+        ways = recommender.explain(history, skip_unknown=skip_unknown)
+        print("\nHow their IDs were filled, digit=code and the code's probability:")
+        for rank, one in enumerate(found, start=1):
+            way = ways.get(recommender.sid(one.item))
+            steps = " -> ".join(f"{d.digit + 1}={d.code} ({d.probability:.0%})" for d in way or [])
+            print(f"{rank:>3}  {one.item}: {steps or 'not generated: a popular item that fills the list'}")
+    return 0
 
 
 def _names(text: str, key: str) -> list[str]:

@@ -1,0 +1,199 @@
+"""A finished run in use, from Python and from the command line, with nothing but its directory."""
+
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from recbole_diffgrm import Recommender, UserError, run
+from recbole_diffgrm.cli import main
+from tests.conftest import write_dataset
+
+MODELS = ["DiffGRM", "SASRec", "BERT4Rec", "GRU4Rec", "HistoryCopy", "Pop"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Path]:
+    """Run directories of some models, whose data are gone."""
+    folder = tmp_path_factory.mktemp("recommender")
+    data = write_dataset(folder / "data")
+    made = {}
+    for model in [*MODELS, "HGN", "FDSA"]:
+        result = run(
+            model,
+            "tiny",
+            [data / "tiny.yaml"],
+            data_path=str(data),
+            output_dir=str(folder / "runs"),
+            epochs=2,
+            train_batch_size=64,
+            MAX_ITEM_LIST_LENGTH=10,
+            save_topk=12,
+            show_progress=False,
+        )
+        made[model] = result.run_dir
+    shutil.copytree(data, folder / "copy")
+    shutil.rmtree(data)
+    return made
+
+
+def histories_of(folder: Path) -> dict[str, list[str]]:
+    """Each user's items before the test target."""
+    lines = [line.split("\t") for line in (folder / "tiny" / "tiny.inter").read_text().splitlines()[1:]]
+    users: dict[str, list[tuple[float, int, str]]] = {}
+    for number, (user, item, _, time) in enumerate(lines):
+        users.setdefault(user, []).append((float(time), number, item))
+    return {user: [item for *_, item in sorted(rows)][:-1] for user, rows in users.items()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_lists_of_the_test_come_out_again(runs, model):
+    histories = histories_of(runs[model].parents[2] / "copy")
+    found = Recommender.load(runs[model]).recommend(list(histories.values()), 12)
+    kept: dict[str, list[str]] = {}
+    for line in (runs[model] / "topk.tsv").read_text().splitlines()[1:]:
+        user, _, item = line.split("\t")
+        kept.setdefault(user, []).append(item)
+    assert [[one.item for one in mine] for mine in found] == [kept[user] for user in histories]
+    for mine in found:
+        scores = [one.score for one in mine]
+        assert scores == sorted(scores, reverse=True)
+        assert all(one.title == f"Item {one.item[1:]}" for one in mine)
+
+
+def test_scores_are_log_probabilities_of_ids(runs):
+    recommender = Recommender.load(runs["DiffGRM"], merge="max")
+    history = ["i3", "i4", "i6"]
+    found, ways = recommender.recommend([history], 40)[0], recommender.explain(history)
+    assert len(found) == 40
+    for one in found:
+        way = ways.get(recommender.sid(one.item))
+        if way is None:
+            assert one.score == -math.inf
+        else:
+            assert one.score == pytest.approx(sum(math.log(step.probability) for step in way), abs=1e-4)
+            assert {step.digit: step.code for step in way} == dict(enumerate(recommender.sid(one.item)))
+    assert next(iter(ways)) == recommender.sid(found[0].item)
+
+
+def test_a_history_is_cut_to_what_the_model_sees(runs):
+    recommender = Recommender.load(runs["DiffGRM"])
+    recent = [f"i{i}" for i in range(10)]
+    assert recommender.recommend([["i39", "i20", *recent]], 5) == recommender.recommend([recent], 5)
+
+
+@pytest.mark.parametrize("model", ["DiffGRM", "SASRec"])
+def test_items_of_the_history_can_be_left_out(runs, model):
+    history = [f"i{i}" for i in range(20)]  # more than the model sees
+    found = Recommender.load(runs[model], repeatable=False).recommend([history, ["i1"]], 30)
+    assert {one.item for one in found[0]} == {f"i{i}" for i in range(20, 40)}
+    assert len(found[1]) == 30 and "i1" not in {one.item for one in found[1]}
+
+
+def test_settings_of_the_beam_can_be_changed(runs):
+    histories = [["i3"], ["i4", "i6"]]
+    wide = Recommender.load(runs["DiffGRM"], beam_size=200).recommend(histories, 40)
+    assert all(one.score > -math.inf for mine in wide for one in mine)  # all IDs fit in
+    alone = Recommender.load(runs["DiffGRM"], beam_size=200, decoding_memory=1e-9).recommend(histories, 40)
+    for mine, expected in zip(alone, wide):
+        assert [one.score for one in mine] == pytest.approx([one.score for one in expected], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "message"),
+    [
+        ("HGN", {}, "HGN needs .* which a run does not keep"),
+        ("FDSA", {}, "FDSA needs .* which a run does not keep"),
+        ("SASRec", {"beam_size": 20}, "beam_size cannot be changed for recommendations of SASRec"),
+        ("DiffGRM", {"hidden_size": 20}, "hidden_size cannot be changed"),
+        ("DiffGRM", {"beam_size": "wide"}, "beam_size must be"),
+        ("DiffGRM", {"beam_size": 4}, "too few for topk"),
+    ],
+)
+def test_what_cannot_be_done(runs, model, changes, message):
+    with pytest.raises(UserError, match=message):
+        Recommender.load(runs[model], **changes)
+
+
+def test_wrong_histories(runs):
+    recommender = Recommender.load(runs["DiffGRM"])
+    with pytest.raises(UserError, match="not known to the model: x1, x2"):
+        recommender.recommend([["i1", "x1"], ["x2", "x1"]])
+    assert recommender.recommend([["i1", "x1", "i2"]], skip_unknown=True) == recommender.recommend([["i1", "i2"]])
+    for histories in ([[]], [["i1"], []]):
+        with pytest.raises(UserError, match="at least one item"):
+            recommender.recommend(histories)
+    with pytest.raises(UserError, match="at least one item"):
+        recommender.recommend([["x1"]], skip_unknown=True)
+    with pytest.raises(UserError, match="list of lists"):
+        recommender.recommend(["i1", "i2"])
+    with pytest.raises(UserError, match="k must be"):
+        recommender.recommend([["i1"]], 0)
+    assert recommender.recommend([]) == []
+
+
+def test_damaged_runs(runs, tmp_path):
+    with pytest.raises(UserError, match="is not a run directory"):
+        Recommender.load(tmp_path / "nothing")
+    with pytest.raises(UserError, match="not finished"):
+        Recommender.load(tmp_path)
+    broken = tmp_path / "broken"
+    shutil.copytree(runs["DiffGRM"], broken)
+    state = torch.load(broken / "best.pt", weights_only=True)
+    del state["state_dict"]["network.norm.weight"]
+    torch.save(state, broken / "best.pt")
+    with pytest.raises(UserError, match="the weights are not those"):
+        Recommender.load(broken)
+    (broken / "items.tsv").unlink()
+    with pytest.raises(UserError, match=r"items\.tsv does not exist"):
+        Recommender.load(broken)
+
+
+def test_items_of_a_run_are_a_table_of_ids(runs):
+    header, first, *_ = (runs["DiffGRM"] / "items.tsv").read_text().splitlines()
+    assert header == "item_id:token\ttitle:token\tsid:token_seq"
+    item, title, sid = first.split("\t")
+    assert title == f"Item {item[1:]}"
+    assert tuple(map(int, sid.split())) == Recommender.load(runs["DiffGRM"]).sid(item)
+
+
+def test_command_line(runs, capsys):
+    run_dir = runs["DiffGRM"]
+    assert main([f"--recommend={run_dir}", "--history=i3 i4 i6", "--topk=4", "--explain"]) == 0
+    printed = capsys.readouterr().out
+    expected = Recommender.load(run_dir).recommend([["i3", "i4", "i6"]], 4)[0]
+    for rank, one in enumerate(expected, start=1):
+        line = next(line for line in printed.splitlines() if line.split()[:2] == [str(rank), one.item])
+        assert one.title in line and f"{one.score:.4f}" in line
+    way = Recommender.load(run_dir).explain(["i3", "i4", "i6"])[Recommender.load(run_dir).sid(expected[0].item)]
+    shown = " -> ".join(f"{step.digit + 1}={step.code} ({step.probability:.0%})" for step in way)
+    assert f"1  {expected[0].item}: {shown}" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--history=i3 nobody"], "not known to the model: nobody"),
+        ([], "--history"),
+        (["--history=i3", "--topk=many"], "--topk must be a whole number"),
+        (["--history=i3", "--epochs=3"], "epochs cannot be changed"),
+        (["--history=i3", "--explain=3"], "--explain takes no value"),
+    ],
+)
+def test_command_line_mistakes(runs, capsys, arguments, message):
+    assert main([f"--recommend={runs['DiffGRM']}", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_options_of_recommending_alone(capsys):
+    assert main(["--history=i3"]) == 2
+    assert "--history belongs to --recommend=RUN" in capsys.readouterr().err
+
+
+def test_unknown_items_are_skipped_on_request(runs, capsys):
+    assert main([f"--recommend={runs['SASRec']}", "--history=i3 nobody", "--skip_unknown"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 12
+    assert main([f"--recommend={runs['SASRec']}", "--history=i3", "--explain"]) == 2
+    assert "SASRec does not fill digits" in capsys.readouterr().err
