@@ -26,9 +26,9 @@ class Catalogue(nn.Module):
     def build(cls, sids: Tensor, codes: int, popularity: Tensor, order: str = "popularity") -> "Catalogue":
         """`sids` [N + 1, n] and `popularity` [N + 1] of all items. Items that share an ID come in `order` (popularity,
         number); equally popular ones by their number."""
-        lattice = lattices.build(sids[1:], codes)
-        row = lattices.rows_of(lattice.ids, sids.long())
-        row[0] = -1
+        ids, row = lattices.distinct_ids(sids[1:])
+        lattice = lattices.build(ids, codes)
+        row = torch.cat([row.new_tensor([-1]), row])  # item 0 has none
         groups = group_items(row, popularity if order == "popularity" else torch.zeros_like(popularity))
         arrays = {f"lattice_{name}": array for name, array in lattice._asdict().items()}
         arrays |= {f"group_{name}": array for name, array in groups._asdict().items()}

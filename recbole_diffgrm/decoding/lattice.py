@@ -37,9 +37,22 @@ class Children(NamedTuple):
     pair: Tensor  # a state of two digits that the child lies under
 
 
-def build(sids: Tensor, codes: int) -> Lattice:
-    """From the IDs of all items [N, n], which may repeat."""
-    ids = torch.unique(sids.long(), dim=0)  # [D, n] ascending
+def distinct_ids(sids: Tensor) -> tuple[Tensor, Tensor]:
+    """IDs of all items [N, n] -> (the different ones [D, n], ascending; each item's row among them [N])."""
+    order = torch.arange(len(sids))
+    for digit in reversed(range(sids.shape[1])):  # by the last digit first: later sorts keep it where they tie
+        order = order[sids[order, digit].argsort(stable=True)]
+    ordered = sids[order]
+    is_first = torch.ones(len(sids), dtype=torch.bool)
+    is_first[1:] = (ordered[1:] != ordered[:-1]).any(dim=1)
+    row = torch.empty_like(order)
+    row[order] = is_first.cumsum(0) - 1
+    return ordered[is_first], row
+
+
+def build(ids: Tensor, codes: int) -> Lattice:
+    """From different IDs [D, n], ascending."""
+    ids = ids.long()
     count, n = ids.shape
     digit = torch.arange(n)
     exists = torch.zeros(n, codes, dtype=torch.bool)

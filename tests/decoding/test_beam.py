@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from recbole_diffgrm.decoding.beam import search_all, search_catalogue
-from recbole_diffgrm.decoding.lattice import build
 from recbole_diffgrm.model.network import MASKED, DiffGRMNetwork, Shape
+from tests.decoding.test_lattice import built
 
 
 def network(digits, codes, seed):
@@ -46,7 +46,7 @@ def enumerated(predict, user, users, sid, merge):
 def test_a_wide_beam_equals_enumeration(digits, codes, items, seed, merge):
     predict = predictor(network(digits, codes, seed), users=2)
     sids = torch.randint(codes, (items, digits), generator=torch.Generator().manual_seed(seed))
-    ranked = search_catalogue(predict, 2, build(sids, codes), [1000], merge)
+    ranked = search_catalogue(predict, 2, built(sids, codes), [1000], merge)
     expected = sorted(set(map(tuple, sids.tolist())))
     for user in range(2):
         live = ranked.score[user] > -math.inf
@@ -62,7 +62,7 @@ def test_a_wide_beam_equals_enumeration(digits, codes, items, seed, merge):
 def test_users_do_not_depend_on_each_other(width):
     net = network(4, 5, 0)
     draw = torch.Generator().manual_seed(0)
-    lattice = build(torch.randint(5, (60, 4), generator=draw), 5)
+    lattice = built(torch.randint(5, (60, 4), generator=draw), 5)
     histories, lengths = torch.randint(5, (6, 6, 4), generator=draw), torch.tensor([6, 1, 3, 2, 5, 4])
 
     def search(chosen):
@@ -140,7 +140,7 @@ def looped(predict, user, users, lattice, widths, merge):
 def test_a_narrow_beam_equals_a_loop(widths, merge):
     """More digits than the four that the lattice test has, and beams that drop branches."""
     sids = torch.randint(4, (50, 5), generator=torch.Generator().manual_seed(3))
-    lattice = build(sids, 4)
+    lattice = built(sids, 4)
     predict = predictor(network(5, 4, 1), users=3)
     ranked = search_catalogue(predict, 3, lattice, widths, merge)
     for user in range(3):
@@ -159,7 +159,7 @@ def test_steps_lead_to_the_ids(policy):
     if policy == "all":
         ranked = search_all(predict, 2, (4, 4), [6])
     else:
-        ranked = search_catalogue(predict, 2, build(sids, 4), [6], policy)
+        ranked = search_catalogue(predict, 2, built(sids, 4), [6], policy)
     for user in range(2):
         for branch in torch.nonzero(ranked.score[user] > -math.inf).flatten().tolist():
             way, place = [], branch

@@ -8,6 +8,10 @@ import torch
 from recbole_diffgrm.decoding import lattice as lattices
 
 
+def built(sids, codes):
+    return lattices.build(lattices.distinct_ids(sids)[0], codes)
+
+
 def table(items, digits, codes, seed=0):
     return torch.randint(codes, (items, digits), generator=torch.Generator().manual_seed(seed))
 
@@ -28,7 +32,7 @@ def written_out(sids, known):
 )
 def test_children(items, digits, codes):
     sids = table(items, digits, codes)
-    lattice = lattices.build(sids, codes)
+    lattice = built(sids, codes)
     for digit, code in itertools.product(range(digits), range(codes)):
         expected = written_out(sids, {digit: code})
         assert bool(lattice.exists[digit, code]) == bool(expected)
@@ -64,7 +68,7 @@ def as_dict(children):
 
 def test_many_parents_at_once():
     sids = table(100, 4, 5)
-    lattice = lattices.build(sids, 5)
+    lattice = built(sids, 5)
     digit, code = torch.tensor([0, 3, 3, 1]), torch.tensor([2, 0, 0, 4])
     together = lattices.after_one_digit(lattice, digit, code)
     for row in range(4):
@@ -75,16 +79,24 @@ def test_many_parents_at_once():
 
 
 def test_one_digit():
-    lattice = lattices.build(torch.tensor([[2], [0], [2]]), 4)
+    lattice = built(torch.tensor([[2], [0], [2]]), 4)
     assert lattice.ids.tolist() == [[0], [2]]
     assert lattice.exists.tolist() == [[True, False, True, False]]
 
 
 @pytest.mark.parametrize(("items", "digits", "codes"), [(30, 3, 4), (1, 2, 2), (200, 4, 3), (64, 1, 100)])
 def test_rows_of_ids(items, digits, codes):
-    ids = lattices.build(table(items, digits, codes), codes).ids
+    ids = built(table(items, digits, codes), codes).ids
     wanted = torch.tensor(list(itertools.product(range(-1, min(codes, 6)), repeat=digits)))
     written = ids.tolist()
     expected = [written.index(one) if one in written else -1 for one in wanted.tolist()]
     assert lattices.rows_of(ids, wanted).tolist() == expected
     assert lattices.rows_of(ids, ids.long()).tolist() == list(range(len(ids)))
+
+
+@pytest.mark.parametrize(("items", "digits", "codes"), [(30, 3, 4), (1, 2, 2), (200, 4, 3), (64, 1, 100), (90, 9, 2)])
+def test_distinct_ids(items, digits, codes):
+    sids = table(items, digits, codes)
+    ids, row = lattices.distinct_ids(sids)
+    assert ids.tolist() == [list(one) for one in sorted(set(map(tuple, sids.tolist())))]
+    assert ids[row].tolist() == sids.tolist()
