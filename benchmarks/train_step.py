@@ -12,13 +12,12 @@ memory against history length, digits and batch. Writes benchmarks/out/train_ste
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
+
+from sides import Side, memory_mib, questions, report
 
 ROOT = Path(__file__).resolve().parent.parent
 if "--side=cornac" not in sys.argv:
@@ -136,61 +135,25 @@ def synthetic(case: dict):
     )
 
 
-# The straightforward implementation: padded to 50, an item's digits joined and multiplied, the probe a pass of its own,
-# the history copied for every view and projected to keys and values again
+# The straightforward implementation: that of plain.py, the probe a pass of its own
 
 
 def plain_loss(model, batch):
     import torch
     import torch.nn.functional as F
+    from plain import decode, encode
 
     net, sids, alpha = model.network, model.catalogue.sids(torch.arange(model.n_items)), model.label_smoothing
     items, length, target = batch
-    p = net.shape.dropout
-    n, heads, training = net.shape.digits, net.shape.heads, net.training
-
-    def attention(q, k, v, mask=None):
-        q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (q, k, v))
-        logits = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-        if mask is not None:
-            logits = logits.masked_fill(~mask, -torch.inf)
-        return (F.dropout(logits.softmax(-1), p, training) @ v).transpose(1, 2).flatten(2)
-
-    def attend_self(layer, x, mask=None):
-        part = layer.attention
-        q, k, v = part.query_key_value(part.norm(x)).chunk(3, -1)
-        return x + F.dropout(part.out(attention(q, k, v, mask)), p, training)
-
-    def feed_forward(layer, x):
-        part = layer.feed_forward
-        return x + F.dropout(part.outer(F.gelu(part.inner(part.norm(x)))), p, training)
-
-    def decode(memory, digits):  # [B, 50, d], [B, n]
-        shown = [net.code_embedding[k][digits[:, k].clamp(min=0)] for k in range(n)]
-        y = torch.stack([torch.where(digits[:, k, None] < 0, net.mask_embedding[k], shown[k]) for k in range(n)], dim=1)
-        y = F.dropout(y, p, training)
-        for layer in net.decoder:
-            y = attend_self(layer, y)
-            k, v = layer.look.key_value(memory).chunk(2, -1)
-            q = layer.look.query(layer.look.norm(y))
-            y = y + F.dropout(layer.look.out(attention(q, k, v)), p, training)
-            y = feed_forward(layer, y)
-        return torch.einsum("bnd,nmd->bnm", net.norm(y), net.code_embedding)
-
-    codes, is_item = sids[items], torch.arange(LENGTH) < length[:, None]
-    joined = torch.cat([net.code_embedding[k][codes[:, :, k]] for k in range(n)], dim=-1)
-    x = F.dropout(net.item_outer(F.relu(net.item_inner(joined))) + net.position_embedding, p, training)
-    for layer in net.encoder:
-        x = feed_forward(layer, attend_self(layer, x, is_item[:, None, None]))
-    memory = net.norm(x) * is_item[..., None]
-
+    n = net.shape.digits
+    memory = encode(net, sids[items], length)
     target = sids[target]
     with torch.no_grad():
-        confidence = decode(memory, torch.full_like(target, -1)).softmax(-1).amax(-1)
+        confidence = decode(net, memory, torch.full_like(target, -1)).softmax(-1).amax(-1)
     rank = confidence.argsort(dim=1, stable=True).argsort(dim=1)
     masked = rank[:, None] < torch.arange(1, n + 1)[:, None]  # [B, V, n]
     views = target[:, None].masked_fill(masked, -1).flatten(0, 1)
-    logits = decode(memory.repeat_interleave(n, 0), views)
+    logits = decode(net, memory.repeat_interleave(n, 0), views)
     labels = target.repeat_interleave(n, 0)
     losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", label_smoothing=alpha)
     losses = losses.view_as(masked) * masked
@@ -226,12 +189,11 @@ def serve(options) -> None:
     step(batches[0])  # the first step of a process is slower
     report(ready=True, baseline_mib=baseline)
     number = 1
-    for line in sys.stdin:
-        command, _, count = line.strip().partition(" ")
+    for command, *count in questions():
         if command == "peak":
             report(gflops=matmul_peak())
             continue
-        chosen = batches[number : number + int(count)]
+        chosen = batches[number : number + int(count[0])]
         number += len(chosen)
         started = time.perf_counter()
         with FlopCounterMode(display=False) as counter:  # takes less than a hundredth of the time
@@ -261,40 +223,12 @@ def matmul_peak() -> float:
     return best
 
 
-def memory_mib(name: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
-
-
-def report(**values) -> None:
-    print(json.dumps(values), flush=True)
-
-
-class Side:
-    def __init__(self, name: str, python: str, options, folder: Path, case: dict | None = None):
-        command = [python, __file__, f"--side={name}", f"--data_path={options.data_path}", f"--cache={folder}"]
-        command += [f"--batches={folder / 'batches.pt'}", f"--threads={options.threads}"]
-        command += [f"--case={json.dumps(case)}"] if case else []
-        command += ["--tuned_plain"] if options.tuned_plain else []
-        environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
-        self.started = self._answer()
-
-    def ask(self, what: str) -> dict:
-        with suppress(BrokenPipeError):  # it is gone: there will be no answer
-            print(what, file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def _answer(self) -> dict:
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{' '.join(self.process.args[:3])} stopped (memory?)")
-        return json.loads(line)
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait()
+def start(name: str, python: str, options, folder: Path, case: dict | None = None) -> Side:
+    arguments = [f"--side={name}", f"--data_path={options.data_path}", f"--cache={folder}"]
+    arguments += [f"--batches={folder / 'batches.pt'}", f"--threads={options.threads}"]
+    arguments += [f"--case={json.dumps(case)}"] if case else []
+    arguments += ["--tuned_plain"] if options.tuned_plain else []
+    return Side(python, __file__, arguments, options.threads)
 
 
 def save_batches(options, folder: Path) -> None:
@@ -315,7 +249,7 @@ def race(options, folder: Path) -> dict:
     if options.cornac:
         save_batches(options, folder)
         names["cornac"] = options.cornac
-    sides = {name: Side(name, python, options, folder) for name, python in names.items()}
+    sides = {name: start(name, python, options, folder) for name, python in names.items()}
     turns = {name: [] for name in sides}
     peaks = []
     for number in range(ROUNDS):
@@ -360,7 +294,7 @@ CASES = [
 def measure_cases(options, folder: Path) -> list[dict]:
     rows = []
     for case in CASES:
-        side = Side("project", sys.executable, options, folder, case)
+        side = start("project", sys.executable, options, folder, case)
         turn = side.ask("step 4")
         side.close()
         rows.append(
