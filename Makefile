@@ -19,13 +19,14 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 
 # One training epoch against stock RecBole, memory at 10 M interactions, semantic IDs of up to 1 M items, training steps
-# of DiffGRM. DATA is a folder with Amazon_Beauty in it, CORNAC (optional) the python of an environment with cornac.
+# and decoding of DiffGRM. DATA is a folder with Amazon_Beauty in it, CORNAC (optional) the python of an environment with cornac.
 DATA ?= dataset
 bench: $(READY)
 	$(BIN)/python benchmarks/epoch.py --data_path $(DATA)
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/tokenizer.py
 	$(BIN)/python benchmarks/train_step.py --data_path $(DATA) --cases $(if $(CORNAC),--cornac $(CORNAC))
+	$(BIN)/python benchmarks/decode.py --data_path $(DATA) --catalogues $(if $(CORNAC),--cornac $(CORNAC))
 
 $(READY): constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -159,6 +159,14 @@ def test_items_of_a_run_are_a_table_of_ids(runs):
     assert tuple(map(int, sid.split())) == Recommender.load(runs["DiffGRM"]).sid(item)
 
 
+def test_ids_of_a_run_in_another(runs, options):
+    table = runs["DiffGRM"] / "items.tsv"
+    options["config_files"] = []
+    sids = {"sid_file": str(table), "sid_digits": 3, "sid_codes": 8, "cache_dir": options["output_dir"]}
+    again = run("HistoryCopy", "tiny", **options, **sids)
+    assert (again.run_dir / "items.tsv").read_text() == table.read_text()
+
+
 def test_command_line(runs, capsys):
     run_dir = runs["DiffGRM"]
     assert main([f"--recommend={run_dir}", "--history=i3 i4 i6", "--topk=4", "--explain"]) == 0

@@ -29,7 +29,7 @@ class Items:
 def save(config: Config, dataset: FlatSequentialDataset, run_dir: Path) -> None:
     names = dataset.id2token(dataset.iid_field, np.arange(1, dataset.item_num)).tolist()
     titles = _titles(Path(config["data_path"]) / f"{config.dataset}.item", dataset.iid_field)
-    header = {"item_id": "token", "title": "token"} | ({"sid": "token_seq"} if dataset.catalogue else {})
+    header = {dataset.iid_field: "token", "title": "token"} | ({"sid": "token_seq"} if dataset.catalogue else {})
     write_atomic_file(run_dir / ITEMS_FILE, header, _rows(dataset, names, titles))
 
 
@@ -43,8 +43,8 @@ def _rows(dataset: FlatSequentialDataset, names: list[str], titles: dict[str, st
 def load(run_dir: Path) -> Items:
     path = run_dir / ITEMS_FILE
     header = list(read_header(path))
-    if header[:2] != ["item_id", "title"]:
-        raise UserError(f"{path} must have the columns item_id and title, not {', '.join(header)}")
+    if header[1:2] != ["title"]:
+        raise UserError(f"{path} must have the item ids and title in its first columns, not {', '.join(header)}")
     rows = list(read_rows(path))
     return Items(["[PAD]", *(row[0] for row in rows)], ["", *(row[1] for row in rows)])
 
