@@ -267,7 +267,7 @@ def measure_catalogues(options) -> list[dict]:
     from recbole_diffgrm import compat
     from recbole_diffgrm.decoding.catalogue import Catalogue
     from recbole_diffgrm.decoding.decoder import Policy, existing, search
-    from recbole_diffgrm.model.network import DiffGRMNetwork, Shape
+    from recbole_diffgrm.network.network import DiffGRMNetwork, Shape
 
     torch.set_num_threads(options.threads)
     compat.keep_freed_memory()

@@ -11,7 +11,6 @@ from recbole_diffgrm import compat
 from recbole_diffgrm.config import layers, schema
 from recbole_diffgrm.config.valid_metric import parse_valid_metric
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.evaluation.sid_level import sid_metric_names
 
 from recbole.config import Config as RecBoleConfig  # isort: skip
 from recbole.evaluator import metric_types, smaller_metrics  # isort: skip
@@ -180,6 +179,11 @@ def available_metrics(model: str, values: dict[str, Any]) -> list[str]:
     """All that is computed for a model: RecBole's, and those of IDs for models that have them."""
     of_ids = sid_metric_names(values["topk"]) if compat.uses_sids(compat.model_class(model)) else []
     return metric_names(values) + of_ids
+
+
+def sid_metric_names(topk: Sequence[int]) -> list[str]:
+    """Metrics on IDs (evaluation.sid_level)."""
+    return [f"sid_{metric}@{k}" for metric in ("recall", "ndcg") for k in topk]
 
 
 def metric_names(values: dict[str, Any]) -> list[str]:

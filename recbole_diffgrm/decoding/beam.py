@@ -4,7 +4,7 @@ At every step a branch (a partial ID) may fill any of its open digits with any c
 (Confidence-guided Parallel Denoising, CPD). Policies differ in what a branch may become:
 
 - catalogue: only partial IDs that exist; a state reached in several orders is one branch, of their summed probability
-  (`logsumexp`) or the best one's (`max`);
+  (`logsumexp`; at the end their mean, the probability of the ID under a random order) or the best one's (`max`);
 - paper: anything; whether the ID exists is looked up at the end;
 - released: the same, but the last digit of each branch is its most probable code;
 - fixed_order: as paper, in one order of digits.
@@ -12,14 +12,15 @@ At every step a branch (a partial ID) may fill any of its open digits with any c
 Letters in shapes: U users, W branches of a user, n digits, M codes.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from recbole_diffgrm.decoding.lattice import Children, Lattice, after_more_digits, after_one_digit
-from recbole_diffgrm.model.network import MASKED
+from recbole_diffgrm.decoding.lattice import Children, IdLists, Lattice, after_more_digits, after_one_digit
+from recbole_diffgrm.network.network import MASKED
 
 # Partial IDs [U, W, n], all with the same number of known digits -> log-probabilities of the codes [U, W, n, M]. Those
 # of known digits are not looked at.
@@ -27,7 +28,7 @@ Predict = Callable[[Tensor], Tensor]
 
 
 class Step(NamedTuple):
-    """How the branches of a step came about: by the best way, where several were merged. All [U, W]."""
+    """How the branches of a step came about; of several that were merged, the one of the largest score. All [U, W]."""
 
     parent: Tensor  # place among the branches before
     digit: Tensor  # filled in this step
@@ -45,7 +46,8 @@ class Ranked(NamedTuple):
 class _Branches(NamedTuple):
     known: Tensor  # [U, W, n] codes, MASKED where open
     score: Tensor  # [U, W], -inf where there is no branch
-    pair: Tensor  # [U, W] state of two digits of the lattice that the branch lies under
+    newest: Tensor  # [U, W] the digit filled last
+    below: IdLists | None  # [U, W] IDs among which are all that complete the branch; None before there are two digits
 
 
 def search_catalogue(
@@ -57,13 +59,14 @@ def search_catalogue(
     score = predict(root)[:, 0].masked_fill(~lattice.exists, -torch.inf).flatten(1)  # [U, n * M]
     score, state = score.topk(min(widths[0], n * codes), dim=1)
     known, digit = _fill(root.repeat(1, state.shape[1], 1), state, codes)
-    branches = _Branches(known, score, torch.zeros_like(state))
+    branches = _Branches(known, score, digit, None)
     steps = [Step(torch.zeros_like(state), digit, score)]
     for filled in range(1, n):
         width = widths[min(filled, len(widths) - 1)]
-        branches, step = _extend(branches, predict(branches.known), lattice, filled, width, merge)
+        branches, step = _extend(branches, predict(branches.known), lattice, width, merge)
         steps.append(step)
-    return Ranked(branches.known, branches.score, steps)
+    orders = math.lgamma(n + 1) if merge == "logsumexp" else 0  # log n!: of the sum over all orders, their mean
+    return Ranked(branches.known, branches.score - orders, steps)
 
 
 def search_all(
@@ -109,18 +112,18 @@ def _fill(known: Tensor, choice: Tensor, codes: int) -> tuple[Tensor, Tensor]:
     return known.scatter(2, digit[..., None], (choice % codes)[..., None]), digit
 
 
-def _extend(
-    branches: _Branches, predicted: Tensor, lattice: Lattice, filled: int, width: int, merge: str
-) -> tuple[_Branches, Step]:
+def _extend(branches: _Branches, predicted: Tensor, lattice: Lattice, width: int, merge: str) -> tuple[_Branches, Step]:
     """Fill one more digit of every branch, in every way that exists; keep the best."""
     users, before, _ = branches.known.shape
     live = torch.nonzero(branches.score.flatten() > -torch.inf).squeeze(1)  # [R] rows of [U * W]
     known = branches.known.flatten(0, 1)[live]  # [R, n]
-    if filled == 1:
-        digit = (known != MASKED).int().argmax(dim=1)
+    if branches.below is None:
+        digit = branches.newest.flatten()[live]
         children = after_one_digit(lattice, digit, known.gather(1, digit[:, None]).squeeze(1))
     else:
-        children = after_more_digits(lattice, known, branches.pair.flatten()[live])
+        begin, length = (part.flatten()[live] for part in branches.below[:2])
+        newest = branches.newest.flatten()[live]
+        children = after_more_digits(lattice, known, newest, IdLists(begin, length, branches.below.rows))
     row = live[children.parent]
     sure = predicted.flatten(0, 1)[row, children.digit, children.code]
     score = branches.score.flatten()[row] + sure
@@ -134,7 +137,9 @@ def _extend(
         return values.new_full((*shape, *values.shape[1:]), empty).index_put_((user, place), values)
 
     step = Step(placed(row[chosen] % before), placed(children.digit[chosen]), placed(sure[chosen]))
-    return _Branches(placed(known, MASKED), placed(score, -torch.inf), placed(children.pair[chosen])), step
+    begin, length = (placed(part[chosen]) for part in children.below[:2])
+    below = IdLists(begin, length, children.below.rows)
+    return _Branches(placed(known, MASKED), placed(score, -torch.inf), step.digit, below), step
 
 
 def _merge(user: Tensor, known: Tensor, children: Children, score: Tensor, ids: int, how: str) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from recbole_diffgrm.decoding.beam import Predict, Ranked, search_all, search_ca
 from recbole_diffgrm.decoding.catalogue import Catalogue
 from recbole_diffgrm.decoding.items import moved_up
 from recbole_diffgrm.decoding.lattice import rows_of
-from recbole_diffgrm.model.network import MASKED, DiffGRMNetwork, History, Shape
+from recbole_diffgrm.network.network import MASKED, DiffGRMNetwork, History, Shape
 
 
 class Policy(NamedTuple):

@@ -1,8 +1,9 @@
 """Which partial IDs exist in a catalogue, and which digits can follow. Knows nothing of the network.
 
 A state is a partial ID that at least one ID of the catalogue completes. All IDs under a state with two known digits are
-kept as a list, for each pair of digits: what can follow is looked up for one known digit, and read off the list, which
-is short, for two and more. Nothing grows with 2^n; the arrays are n (n - 1) / 2 lists of the catalogue.
+kept as a list, for each pair of digits: what can follow is looked up for one known digit, and read off the list for two
+and more; a branch hands on what is left of its list. Nothing grows with 2^n; the arrays are n (n - 1) / 2 lists of the
+catalogue. Lists hold D / M^2 IDs on average: hardly more than one where M is large for the catalogue, as is usual.
 
 Letters in shapes: D distinct IDs, n digits, M codes, Q states of two digits.
 """
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from recbole_diffgrm.model.network import MASKED
+from recbole_diffgrm.network.network import MASKED
 
 
 class Lattice(NamedTuple):
@@ -27,6 +28,14 @@ class Lattice(NamedTuple):
     pair_ids: Tensor  # [n (n - 1) / 2 * D] rows of `ids`, ascending within a state
 
 
+class IdLists(NamedTuple):
+    """A list of IDs for each of R states."""
+
+    begin: Tensor  # [R] place in `rows`
+    length: Tensor  # [R]
+    rows: Tensor  # of Lattice.ids, ascending within a list
+
+
 class Children(NamedTuple):
     """Ways to fill one more digit, those of one parent after those of another."""
 
@@ -34,7 +43,11 @@ class Children(NamedTuple):
     digit: Tensor
     code: Tensor
     first: Tensor  # the smallest ID under the child; with the set of known digits it tells states apart
-    pair: Tensor  # a state of two digits that the child lies under
+    below: IdLists  # IDs among which are all that lie under the child
+
+
+# So many pairs of an ID and an open digit are looked at in one go: tens of MiB.
+PAIRS_AT_ONCE = 2**20
 
 
 def distinct_ids(sids: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,17 +78,17 @@ def build(ids: Tensor, codes: int) -> Lattice:
         members.append(order)
         x, y, pair = state // codes, state % codes, pairs + torch.arange(len(state))
         for source, filled, code in ((a * codes + x, b, y), (b * codes + y, a, x)):
-            edges.append(torch.stack([source, torch.full_like(source, filled), code, pair]))
+            edges.append(torch.stack([source, torch.full_like(source, filled), code, pair]).int())
         pairs += len(state)
-    edge = torch.cat(edges, dim=1) if edges else torch.zeros(4, 0, dtype=torch.int64)
+    edge = torch.cat(edges, dim=1) if edges else torch.zeros(4, 0, dtype=torch.int32)
     edge = edge[:, edge[0].argsort(stable=True)]
     return Lattice(
         ids=ids.short(),
         exists=exists,
-        edge_start=torch.searchsorted(edge[0].contiguous(), torch.arange(n * codes + 1)).int(),
-        edge_digit=edge[1].int(),
-        edge_code=edge[2].int(),
-        edge_pair=edge[3].int(),
+        edge_start=torch.searchsorted(edge[0].contiguous(), torch.arange(n * codes + 1).int()).int(),
+        edge_digit=edge[1].clone(),
+        edge_code=edge[2].clone(),
+        edge_pair=edge[3].clone(),
         pair_start=torch.cat(starts),
         pair_ids=torch.cat(members).int() if members else torch.zeros(0, dtype=torch.int32),
     )
@@ -87,29 +100,64 @@ def after_one_digit(lattice: Lattice, digit: Tensor, code: Tensor) -> Children:
     begin = lattice.edge_start[state].long()
     parent, edge = runs(begin, lattice.edge_start[state + 1] - begin)
     pair = lattice.edge_pair[edge].long()
-    first = lattice.pair_ids[lattice.pair_start[pair]].long()
-    return Children(parent, lattice.edge_digit[edge].long(), lattice.edge_code[edge].long(), first, pair)
-
-
-def after_more_digits(lattice: Lattice, known: Tensor, pair: Tensor) -> Children:
-    """Children of states of two digits and more: `known` [R, n], MASKED where open, below the states `pair` [R]."""
-    n, codes = lattice.ids.shape[1], lattice.exists.shape[1]
     begin = lattice.pair_start[pair]
-    parent, place = runs(begin, lattice.pair_start[pair + 1] - begin)
-    row = lattice.pair_ids[place].long()
-    ids = lattice.ids[row].long()  # [C, n]
+    first = lattice.pair_ids[begin].long()
+    below = IdLists(begin, lattice.pair_start[pair + 1] - begin, lattice.pair_ids)
+    return Children(parent, lattice.edge_digit[edge].long(), lattice.edge_code[edge].long(), first, below)
+
+
+def after_more_digits(lattice: Lattice, known: Tensor, newest: Tensor, below: IdLists) -> Children:
+    """Children of states of two digits and more: `known` [R, n], all with as many open digits (MASKED). The lists
+    `below` fit all known digits but, maybe, the `newest` [R]."""
     is_open = known == MASKED
-    fits = ((known[parent] == ids) | is_open[parent]).all(dim=1)
-    parent, row, ids = parent[fits], row[fits], ids[fits]
-    which, digit = torch.nonzero(is_open[parent], as_tuple=True)  # every open digit of every ID under the parent
-    code = ids[which, digit]
-    # The same digit and code out of several IDs is one child. IDs come in ascending order: its first is the smallest.
-    key, order = torch.sort((parent[which] * n + digit) * codes + code, stable=True)
-    is_first = torch.ones_like(key, dtype=torch.bool)
-    is_first[1:] = key[1:] != key[:-1]
-    kept = order[is_first]
-    parent = parent[which[kept]]
-    return Children(parent, digit[kept], code[kept], row[which[kept]], pair[parent])
+    count = int(is_open[0].sum())
+    digits = is_open.int().argsort(dim=1, descending=True, stable=True)[:, :count]  # [R, count] the open ones
+    seen = (below.length * count).cumsum(0)
+    _, sizes = torch.unique_consecutive((seen - 1) // PAIRS_AT_ONCE, return_counts=True)
+    parts, start = [], 0
+    for size in sizes.tolist():
+        some = slice(start, start + size)
+        lists = IdLists(below.begin[some], below.length[some], below.rows)
+        parts.append(_children(lattice, known[some], newest[some], digits[some], lists, start))
+        start += size
+    if len(parts) == 1:
+        return parts[0]
+    before = torch.tensor([0] + [len(part.below.rows) for part in parts]).cumsum(0).tolist()
+    joined = IdLists(
+        torch.cat([part.below.begin + offset for part, offset in zip(parts, before)]),
+        torch.cat([part.below.length for part in parts]),
+        torch.cat([part.below.rows for part in parts]),
+    )
+    return Children(*(torch.cat([part[column] for part in parts]) for column in range(4)), joined)
+
+
+def _children(lattice: Lattice, known: Tensor, newest: Tensor, digits: Tensor, below: IdLists, start: int) -> Children:
+    """Of some states; `start` is the row of the first of them, `digits` [R, k] are the open ones."""
+    (states, n), codes = known.shape, lattice.exists.shape[1]
+    state, place = runs(below.begin, below.length)
+    row = below.rows[place].long()
+    digit = newest[state]
+    fits = lattice.ids[row, digit] == known[state, digit]
+    state, row = state[fits], row[fits]  # [F]
+    kept = row.int()
+    length = torch.bincount(state, minlength=states)
+    begin = length.cumsum(0) - length
+    digit = digits[state]  # [F, k]
+    code = lattice.ids[row[:, None], digit].long()
+    key = ((state[:, None] * n + digit) * codes + code).flatten()  # the same of several IDs is one child
+    row = row[:, None].expand_as(digit).flatten()
+    if len(key) < states * n * codes:
+        key, order = torch.sort(key, stable=True)  # IDs ascend within a state: the first of a key is the smallest
+        is_first = torch.ones_like(key, dtype=torch.bool)
+        is_first[1:] = key[1:] != key[:-1]
+        key, first = key[is_first], row[order[is_first]]
+    else:  # long lists: a table of all keys is smaller, and there is nothing to sort
+        table = torch.full((states * n * codes,), len(lattice.ids), device=row.device)
+        table = table.scatter_reduce(0, key, row, "amin")
+        key = torch.nonzero(table < len(lattice.ids)).squeeze(1)
+        first = table[key]
+    parent = key // (n * codes)
+    return Children(start + parent, key // codes % n, key % codes, first, IdLists(begin[parent], length[parent], kept))
 
 
 def rows_of(ids: Tensor, wanted: Tensor) -> Tensor:

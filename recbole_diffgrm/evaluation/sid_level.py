@@ -8,11 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from recbole_diffgrm.config.config import sid_metric_names
 from recbole_diffgrm.evaluation.significance import ndcg_at
-
-
-def sid_metric_names(topk: Sequence[int]) -> list[str]:
-    return [f"sid_{metric}@{k}" for metric in ("recall", "ndcg") for k in topk]
 
 
 def is_sid_metric(name: str) -> bool:

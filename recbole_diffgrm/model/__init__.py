@@ -1,1 +1,1 @@
-"""DiffGRM: the network, and how it is trained."""
+"""RecBole models: DiffGRM, and floors that it has to beat."""

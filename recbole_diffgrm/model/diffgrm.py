@@ -8,10 +8,10 @@ from torch import Tensor
 from recbole_diffgrm.decoding.beam import Ranked
 from recbole_diffgrm.decoding.decoder import GeneratedIds, Policy, existing, search, users_at_once
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.model.network import DiffGRMNetwork, History, Shape
-from recbole_diffgrm.model.noising import Noising, digit_losses, even_schedule, make_views, sample_losses
 from recbole_diffgrm.model.sid_recommender import SidRecommender, joined
-from recbole_diffgrm.model.statistics import digit_means, digit_sums
+from recbole_diffgrm.network.network import DiffGRMNetwork, History, Shape
+from recbole_diffgrm.network.noising import Noising, digit_losses, even_schedule, make_views, sample_losses
+from recbole_diffgrm.network.statistics import digit_means, digit_sums
 
 
 class DiffGRM(SidRecommender):

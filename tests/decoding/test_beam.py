@@ -6,8 +6,9 @@ import math
 import pytest
 import torch
 
+from recbole_diffgrm.decoding import lattice as lattices
 from recbole_diffgrm.decoding.beam import search_all, search_catalogue
-from recbole_diffgrm.model.network import MASKED, DiffGRMNetwork, Shape
+from recbole_diffgrm.network.network import MASKED, DiffGRMNetwork, Shape
 from tests.decoding.test_lattice import built
 
 
@@ -27,7 +28,7 @@ def predictor(net, users, seed=1):
 
 
 def enumerated(predict, user, users, sid, merge):
-    """log of the summed (or largest) probability of an ID over all orders of its digits."""
+    """log of the mean (or largest) probability of an ID over all orders of its digits."""
     paths = []
     for order in itertools.permutations(range(len(sid))):
         partial, total = torch.full((users, 1, len(sid)), MASKED), 0.0
@@ -35,7 +36,7 @@ def enumerated(predict, user, users, sid, merge):
             total += predict(partial)[user, 0, digit, sid[digit]].item()
             partial[:, 0, digit] = sid[digit]
         paths.append(total)
-    return max(paths) if merge == "max" else math.log(sum(map(math.exp, paths)))
+    return max(paths) if merge == "max" else math.log(sum(map(math.exp, paths)) / len(paths))
 
 
 @torch.no_grad()
@@ -131,17 +132,21 @@ def looped(predict, user, users, lattice, widths, merge):
         }
         kept = sorted(scores, key=scores.get, reverse=True)[: widths[min(step, len(widths) - 1)]]
         beam = {state: scores[state] for state in kept}
-    return beam
+    orders = 0 if merge == "max" else math.log(math.factorial(n))
+    return {state: score - orders for state, score in beam.items()}
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("merge", ["max", "logsumexp"])
 @pytest.mark.parametrize("widths", [[1], [4], [9, 5], [10, 8, 6, 2]], ids=str)
-def test_a_narrow_beam_equals_a_loop(widths, merge):
-    """More digits than the four that the lattice test has, and beams that drop branches."""
-    sids = torch.randint(4, (50, 5), generator=torch.Generator().manual_seed(3))
-    lattice = built(sids, 4)
-    predict = predictor(network(5, 4, 1), users=3)
+@pytest.mark.parametrize(("digits", "codes"), [(5, 4), (8, 2), (3, 4096)])
+@pytest.mark.parametrize("at_once", [lattices.PAIRS_AT_ONCE, 20])
+def test_a_narrow_beam_equals_a_loop(digits, codes, widths, merge, at_once, monkeypatch):
+    """Long lists of IDs below a branch, and short ones; beams that drop branches."""
+    monkeypatch.setattr(lattices, "PAIRS_AT_ONCE", at_once)
+    sids = torch.randint(codes, (50, digits), generator=torch.Generator().manual_seed(3))
+    lattice = built(sids, codes)
+    predict = predictor(network(digits, codes, 1), users=3)
     ranked = search_catalogue(predict, 3, lattice, widths, merge)
     for user in range(3):
         expected = looped(predict, user, 3, lattice, widths, merge)
@@ -173,7 +178,7 @@ def test_steps_lead_to_the_ids(policy):
                 partial[user, 0, digit] = code
                 total += sure
             assert sorted(digit for digit, _ in way) == [0, 1, 2, 3]
-            if policy == "logsumexp":
-                assert total <= ranked.score[user, branch].item() + 1e-9
+            if policy == "logsumexp":  # one order of 24, all of which count
+                assert total <= ranked.score[user, branch].item() + math.log(24) + 1e-9
             else:
                 assert total == pytest.approx(ranked.score[user, branch].item())

@@ -8,7 +8,7 @@ import torch
 from recbole_diffgrm.decoding.beam import Ranked
 from recbole_diffgrm.decoding.catalogue import Catalogue
 from recbole_diffgrm.decoding.decoder import Policy, digit_order, existing, predictor, search, users_at_once
-from recbole_diffgrm.model.network import MASKED
+from recbole_diffgrm.network.network import MASKED
 from tests.decoding.test_beam import network
 
 POLICIES = [Policy("catalogue", "logsumexp", 0), Policy("catalogue", "max", 0)] + [

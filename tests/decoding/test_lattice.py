@@ -28,35 +28,43 @@ def written_out(sids, known):
 
 
 @pytest.mark.parametrize(
-    ("items", "digits", "codes"), [(30, 3, 4), (200, 4, 6), (1, 2, 2), (5, 5, 2), (40, 2, 3), (60, 3, 300)]
+    ("items", "digits", "codes"),
+    [(30, 3, 4), (200, 4, 6), (1, 2, 2), (5, 5, 2), (40, 2, 3), (60, 3, 300), (150, 7, 2), (12, 4, 4096)],
 )
-def test_children(items, digits, codes):
+@pytest.mark.parametrize("at_once", [lattices.PAIRS_AT_ONCE, 5])
+def test_children(items, digits, codes, at_once, monkeypatch):
+    """With a table of keys where lists are long, sorted where they are short, and in blocks of a few states."""
+    monkeypatch.setattr(lattices, "PAIRS_AT_ONCE", at_once)
     sids = table(items, digits, codes)
     lattice = built(sids, codes)
-    for digit, code in itertools.product(range(digits), range(codes)):
+    for digit, code in itertools.product(range(digits), range(min(codes, 300))):
         expected = written_out(sids, {digit: code})
         assert bool(lattice.exists[digit, code]) == bool(expected)
         children = lattices.after_one_digit(lattice, torch.tensor([digit]), torch.tensor([code]))
         assert as_dict(children) == expected
         for (second, other), _ in expected.items():
             known = {digit: code, second: other}
-            pair = children.pair[(children.digit == second) & (children.code == other)]
-            check_below(lattice, sids, known, pair)
+            check_below(lattice, sids, known, second, lists_of(children, second, other))
 
 
-def check_below(lattice, sids, known, pair):
+def lists_of(children, digit, code):
+    which = (children.digit == digit) & (children.code == code)
+    return children.below._replace(begin=children.below.begin[which], length=children.below.length[which])
+
+
+def check_below(lattice, sids, known, newest, below):
     """All states further down, through every order of filling."""
     if len(known) == sids.shape[1]:
         return
     row = torch.full((1, sids.shape[1]), -1)
     for digit, code in known.items():
         row[0, digit] = code
-    children = lattices.after_more_digits(lattice, row, pair)
+    children = lattices.after_more_digits(lattice, row, torch.tensor([newest]), below)
     expected = written_out(sids, known)
     assert as_dict(children) == expected
     assert children.parent.tolist() == [0] * len(expected)
     for digit, code in list(expected)[:2]:
-        check_below(lattice, sids, {**known, digit: code}, pair)
+        check_below(lattice, sids, {**known, digit: code}, digit, lists_of(children, digit, code))
 
 
 def as_dict(children):

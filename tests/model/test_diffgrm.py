@@ -14,8 +14,8 @@ from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.data.dataset import load_dataset
 from recbole_diffgrm.data.loader import TrainLoader
 from recbole_diffgrm.model.diffgrm import DiffGRM
-from recbole_diffgrm.model.network import MASKED
-from recbole_diffgrm.model.noising import make_views
+from recbole_diffgrm.network.network import MASKED
+from recbole_diffgrm.network.noising import make_views
 from recbole_diffgrm.running.inputs import attach
 from recbole_diffgrm.tokenizer.prepare import prepare
 from tests.conftest import AMAZON_DATA, needs_amazon, write_dataset

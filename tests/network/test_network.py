@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from recbole_diffgrm.model.network import MASKED, DiffGRMNetwork, Shape, dropout
+from recbole_diffgrm.network.network import MASKED, DiffGRMNetwork, Shape, dropout
 
 SHAPE = Shape(
     digits=3,

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recbole_diffgrm.model.noising import Views, difficulty
+from recbole_diffgrm.network.noising import Views, difficulty
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recbole_diffgrm.model.network import MASKED, DiffGRMNetwork, History
+from recbole_diffgrm.network.network import MASKED, DiffGRMNetwork, History
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from recbole_diffgrm.model.network import MASKED, DiffGRMNetwork, Shape
-from recbole_diffgrm.model.noising import (
+from recbole_diffgrm.network.network import MASKED, DiffGRMNetwork, Shape
+from recbole_diffgrm.network.noising import (
     Noising,
     difficulty,
     digit_losses,
