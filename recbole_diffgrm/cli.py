@@ -33,7 +33,7 @@ How to run
 
 Use a finished run
   --recommend=RUN            a run directory; prints items with titles and scores
-  --history="ID ID ..."      the user's items, the most recent last
+  --history="ID ID ..."      the user's items, the most recent last; ids with spaces as a list: '["an id", "other"]'
   --topk=K                   how many to recommend (default: 10)
   --explain                  show how the digits of each ID were filled, in which order, how surely
   --skip_unknown             pass over item ids that the model has not seen, instead of refusing them
@@ -161,14 +161,15 @@ def _recommend(run_dir: str, options: dict[str, Any]) -> int:
 
     from recbole_diffgrm.running.recommender import Recommender
 
-    history = str(options.pop("history", "")).split()
-    if not history:
-        raise UserError('--history="ID ID ..." is missing: the items of the user, the most recent last')
+    if not isinstance(run_dir, str) or not run_dir:
+        raise UserError("--recommend=RUN needs the directory of a finished run")
+    history = _history(options.pop("history", ""))
     count, explain = options.pop("topk", 10), options.pop("explain", False)
     skip_unknown = options.pop("skip_unknown", False)
     if isinstance(count, bool) or not isinstance(count, int):
         raise UserError(f"--topk must be a whole number for recommendations, not {count!r}")
     recommender = Recommender.load(run_dir, **options)
+    ways = recommender.explain(history, skip_unknown=skip_unknown) if explain else {}
     found = recommender.recommend([history], count, skip_unknown=skip_unknown)[0]
     print(
         tabulate(
@@ -179,13 +180,23 @@ def _recommend(run_dir: str, options: dict[str, Any]) -> int:
         )
     )
     if explain:
-        ways = recommender.explain(history, skip_unknown=skip_unknown)
         print("\nHow their IDs were filled, digit=code and the code's probability:")
         for rank, one in enumerate(found, start=1):
             way = ways.get(recommender.sid(one.item))
             steps = " -> ".join(f"{d.digit + 1}={d.code} ({d.probability:.0%})" for d in way or [])
             print(f"{rank:>3}  {one.item}: {steps or 'not generated: a popular item that fills the list'}")
     return 0
+
+
+def _history(text: Any) -> list[str]:
+    """ID ID ..., or a YAML list for ids with spaces in them."""
+    from recbole_diffgrm.config.layers import parse_value
+
+    text = "" if text is True else str(text).strip()
+    history = parse_value(text, "history") if text.startswith("[") else text.split()
+    if not isinstance(history, list) or not history:
+        raise UserError('--history="ID ID ..." is missing: the items of the user, the most recent last')
+    return [str(item) for item in history]
 
 
 def _names(text: str, key: str) -> list[str]:

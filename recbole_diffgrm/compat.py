@@ -119,6 +119,11 @@ def uses_sids(model: type) -> bool:
     return getattr(model, "uses_sids", False)
 
 
+def makes_lists(model: type) -> bool:
+    """Models of ours that rank without scoring all items have a method `rank`."""
+    return hasattr(model, "rank")
+
+
 def learns(model: type) -> bool:
     """Models of ours that have nothing to train say so with an attribute `learns = False`."""
     return getattr(model, "learns", True)

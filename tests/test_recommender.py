@@ -1,5 +1,6 @@
 """A finished run in use, from Python and from the command line, with nothing but its directory."""
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from recbole_diffgrm import Recommender, UserError, run
 from recbole_diffgrm.cli import main
+from recbole_diffgrm.running.items import title_column
 from tests.conftest import write_dataset
 
 MODELS = ["DiffGRM", "SASRec", "BERT4Rec", "GRU4Rec", "HistoryCopy", "Pop"]
@@ -109,7 +111,8 @@ def test_settings_of_the_beam_can_be_changed(runs):
         ("SASRec", {"beam_size": 20}, "beam_size cannot be changed for recommendations of SASRec"),
         ("DiffGRM", {"hidden_size": 20}, "hidden_size cannot be changed"),
         ("DiffGRM", {"beam_size": "wide"}, "beam_size must be"),
-        ("DiffGRM", {"beam_size": 4}, "too few for topk"),
+        ("DiffGRM", {"beam_size": [9, 8, 7, 6]}, "4 widths, but an ID has 3 digits"),
+        ("DiffGRM", {"decoding_memory": math.inf}, "decoding_memory must be"),
     ],
 )
 def test_what_cannot_be_done(runs, model, changes, message):
@@ -127,10 +130,13 @@ def test_wrong_histories(runs):
             recommender.recommend(histories)
     with pytest.raises(UserError, match="at least one item"):
         recommender.recommend([["x1"]], skip_unknown=True)
-    with pytest.raises(UserError, match="list of lists"):
-        recommender.recommend(["i1", "i2"])
-    with pytest.raises(UserError, match="k must be"):
-        recommender.recommend([["i1"]], 0)
+    for wrong in (["i1", "i2"], None, "i1", [3]):
+        with pytest.raises(UserError, match="list of lists"):
+            recommender.recommend(wrong)
+    for wrong in (0, "5", 2.5):
+        with pytest.raises(UserError, match="k must be"):
+            recommender.recommend([["i1"]], wrong)
+    assert len(recommender.recommend([["i1"]], 10**12)[0]) == 40
     assert recommender.recommend([]) == []
 
 
@@ -146,6 +152,27 @@ def test_damaged_runs(runs, tmp_path):
     torch.save(state, broken / "best.pt")
     with pytest.raises(UserError, match="the weights are not those"):
         Recommender.load(broken)
+    shutil.copy(runs["SASRec"] / "best.pt", broken / "best.pt")
+    with pytest.raises(UserError, match="the weights are not those"):
+        Recommender.load(broken)
+    shutil.copy(runs["DiffGRM"] / "best.pt", broken / "best.pt")
+    with (broken / "items.tsv").open("a") as file:
+        file.write("more\tMore\t1 2 3\n")
+    with pytest.raises(UserError, match="40 items, and 41 in"):
+        Recommender.load(broken)
+    content = json.loads((broken / "result.json").read_text())
+    for change, message in [
+        ({"model": "DiffGRMM"}, "no model 'DiffGRMM'"),
+        ({"config": {k: v for k, v in content["config"].items() if k != "beam_size"}}, "the weights are not those"),
+    ]:
+        (broken / "result.json").write_text(json.dumps({**content, **change}))
+        with pytest.raises(UserError, match=message):
+            Recommender.load(broken)
+    for damaged in ("[]", "null", "{"):
+        (broken / "result.json").write_text(damaged)
+        with pytest.raises(UserError, match="is damaged"):
+            Recommender.load(broken)
+    (broken / "result.json").write_text(json.dumps(content))
     (broken / "items.tsv").unlink()
     with pytest.raises(UserError, match=r"items\.tsv does not exist"):
         Recommender.load(broken)
@@ -188,11 +215,58 @@ def test_command_line(runs, capsys):
         (["--history=i3", "--topk=many"], "--topk must be a whole number"),
         (["--history=i3", "--epochs=3"], "epochs cannot be changed"),
         (["--history=i3", "--explain=3"], "--explain takes no value"),
+        (["--history"], "--history"),
+        (["--history=[]"], "--history"),
     ],
 )
 def test_command_line_mistakes(runs, capsys, arguments, message):
     assert main([f"--recommend={runs['DiffGRM']}", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_ids_with_spaces(runs, capsys):
+    assert main([f"--recommend={runs['DiffGRM']}", '--history=["an item", i3]']) == 2
+    assert "not known to the model: an item (" in capsys.readouterr().err
+    assert main([f"--recommend={runs['DiffGRM']}", "--history=[i4, i3]"]) == 0
+
+
+@pytest.mark.parametrize("arguments", [["--recommend", "--history=i3"], ["--recommend=", "--history=i3"]])
+def test_no_run(arguments, capsys):
+    assert main(arguments) == 2
+    assert "--recommend=RUN needs the directory" in capsys.readouterr().err
+
+
+def test_averaged_weights(options, tiny):
+    """best.pt holds the averaged weights, and the catalogue as it is."""
+    result = run("DiffGRM", "tiny", **options, ema_decay=0.9, save_topk=5)
+    histories = histories_of(tiny)
+    found = Recommender.load(result.run_dir).recommend(list(histories.values()), 5)
+    lines = [line.split("\t") for line in (result.run_dir / "topk.tsv").read_text().splitlines()[1:]]
+    for user, mine in zip(histories, found):
+        assert [one.item for one in mine] == [item for name, _, item in lines if name == user]
+
+
+@pytest.mark.parametrize(
+    ("names", "column"),
+    [
+        (["brand_name", "title_length", "name"], "name"),
+        (["subtitle", "Title"], "Title"),
+        (["movie_title", "class"], "movie_title"),
+        (["brand", "price"], None),
+    ],
+)
+def test_which_column_is_the_title(names, column):
+    assert title_column(names) == column
+
+
+def test_a_broken_item_file_costs_the_titles_only(options, tmp_path, caplog):
+    data = write_dataset(tmp_path / "broken")
+    with (data / "tiny" / "tiny.item").open("a") as file:
+        file.write("i7\tone field too many\tc1\tc2\n")
+    changes = {"config_files": [], "data_path": str(data), "load_col": {"inter": ["user_id", "item_id", "timestamp"]}}
+    result = run("SASRec", "tiny", **{**options, **changes})
+    assert "items have no titles" in (result.run_dir / "log.txt").read_text()
+    assert Recommender.load(result.run_dir).recommend([["i3"]], 1)[0][0].title == ""
 
 
 def test_options_of_recommending_alone(capsys):
@@ -204,4 +278,5 @@ def test_unknown_items_are_skipped_on_request(runs, capsys):
     assert main([f"--recommend={runs['SASRec']}", "--history=i3 nobody", "--skip_unknown"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 12
     assert main([f"--recommend={runs['SASRec']}", "--history=i3", "--explain"]) == 2
-    assert "SASRec does not fill digits" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert "SASRec does not fill digits" in captured.err and captured.out == ""

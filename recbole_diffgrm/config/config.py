@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +137,14 @@ def build_config(
     return Config(model, dataset, values)
 
 
-def check_values(model: str, values: dict[str, Any], changed: Iterable[str]) -> dict[str, Any]:
-    """A checked configuration with some values changed: checked again."""
-    for key in changed:
+def changed_config(model: str, dataset: str, values: dict[str, Any], changes: dict[str, Any]) -> Config:
+    """A configuration that was checked once, with some values changed."""
+    values = {**values, **{key: _normalise(key, value) for key, value in changes.items()}}
+    for key in changes:
         schema.check_value(key, values[key], None, COMMAND_LINE)
-    _check_together(model, values)
-    return values
+    if "decoding" in values:
+        _check_beams(values, longest=1)
+    return Config(model, dataset, values)
 
 
 def check_model_name(model: Any, source: str = COMMAND_LINE) -> None:
@@ -250,21 +252,28 @@ def _check_together(model: str, values: dict[str, Any]) -> None:
         raise UserError(f"max_history ({longest}) is below min_history ({shortest})")
     if "noising" in values:
         _check_views(values)
-        _check_beams(values)
+        _check_beams(values, longest=max(values["topk"]))
     if values.get("loss_type") == "CE" and values["train_neg_sample_args"] is not None:
         raise UserError("train_neg_sample_args: loss_type CE uses no negative items; set it to ~ or use loss_type BPR")
     if "hidden_size" in values and values["hidden_size"] % values.get("n_heads", 1):
         raise UserError(f"hidden_size ({values['hidden_size']}) must be a multiple of n_heads ({values['n_heads']})")
 
 
-def _check_beams(values: dict[str, Any]) -> None:
-    longest = max(values["topk"])
+def _check_beams(values: dict[str, Any], longest: int) -> None:
+    """Beams hold enough IDs for lists of `longest`, and have a step for each of their widths."""
     for key in ("beam_size", "valid_beam_size"):
-        last = values[key][-1] if isinstance(values[key], list) else values[key]
-        if last < longest:
-            raise UserError(f"{key}: {last} IDs are too few for topk {longest}")
+        widths = values[key] if isinstance(values[key], list) else [values[key]]
+        if values["sid_file"] is None and len(widths) > (digits := _digits(values)):
+            raise UserError(f"{key}: {len(widths)} widths, but an ID has {digits} digits, one for each step")
+        if widths[-1] < longest:
+            raise UserError(f"{key}: {widths[-1]} IDs are too few for topk {longest}")
     if values["merge"] != _defaults("DiffGRM")["merge"] and values["decoding"] != "catalogue":
         raise UserError(f"merge: only decoding catalogue reads it, and decoding is {values['decoding']}")
+
+
+def _digits(values: dict[str, Any]) -> int:
+    """Of an ID that is made here; those of ready IDs are known when they are read."""
+    return values["sid_digits"] + (values["sid_collisions"] == "extra_digit")
 
 
 def _defaults(model: str) -> dict[str, Any]:
@@ -282,7 +291,6 @@ def _check_views(values: dict[str, Any]) -> None:
     for key, kind in READ_BY_NOISING.items():
         if values[key] != defaults[key] and values["noising"] != kind:
             raise UserError(f"{key}: only noising {kind} reads it, and noising is {values['noising']}")
-    digits = values["sid_digits"] + (values["sid_collisions"] == "extra_digit")
-    # The digits of ready IDs are known when they are read.
+    digits = _digits(values)
     if values["sid_file"] is None and values["noising"] != "random" and max(schedule or [views or 1]) > digits:
         raise UserError(f"n_views, mask_schedule: an ID has {digits} digits, so at most {digits} can be masked")

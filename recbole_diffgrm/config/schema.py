@@ -197,7 +197,7 @@ RULES: dict[str, Rule] = {
     "merge": choice("logsumexp", "max"),
     "beam_size": BEAM,
     "valid_beam_size": BEAM,
-    "decoding_memory": number(0, above=True),
+    "decoding_memory": number(0, 2**30, above=True),
     "shared_id_order": choice("popularity", "number"),
     # models: RecBole's names of what the baselines have in common
     "loss_type": choice("CE", "BPR"),

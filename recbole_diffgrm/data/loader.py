@@ -12,6 +12,7 @@ from recbole.sampler import RepeatableSampler
 from recbole.utils import InputType
 from torch import Tensor
 
+from recbole_diffgrm import compat
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.errors import UserError
 
@@ -84,7 +85,9 @@ class EvalLoader:
         self.transform = construct_transform(config)
         if isinstance(self.transform, MaskItemSequence):  # masks for training, drawn at random
             self.transform = None
-        self.batch_size = max(1, min(config["eval_batch_size"], MAX_SCORES // dataset.item_num))
+        self.batch_size = config["eval_batch_size"]
+        if not compat.makes_lists(config.model_class):
+            self.batch_size = max(1, min(self.batch_size, MAX_SCORES // dataset.item_num))
         lengths = self.samples.lengths(self.samples.rows)
         self.order = torch.argsort(lengths, stable=True) if trim else torch.arange(len(self.samples))
 

@@ -28,8 +28,11 @@ def group_items(row: Tensor, preference: Tensor) -> ItemGroups:
     return ItemGroups(start.int(), order.int() + 1)
 
 
-def rank_items(rows: Tensor, groups: ItemGroups, popular: Tensor, count: int, seen: Seen | None = None) -> Tensor:
-    """IDs of each user as rows of the catalogue [U, W], best first and -1 for none -> items [U, count].
+def rank_items(
+    rows: Tensor, groups: ItemGroups, popular: Tensor, count: int, seen: Seen | None = None
+) -> tuple[Tensor, Tensor]:
+    """IDs of each user as rows of the catalogue [U, W], best first and -1 for none -> items [U, count], and how many of
+    them [U] have these IDs.
 
     Where the IDs have fewer items than that, `popular` ones [N] follow, so that the list is short (0 for none) only
     where the catalogue is.
@@ -46,10 +49,11 @@ def rank_items(rows: Tensor, groups: ItemGroups, popular: Tensor, count: int, se
     kept = rank < count
     ranked = rows.new_zeros(users, count)
     ranked[user[kept], rank[kept]] = item[kept]
-    short = torch.nonzero(ranked[:, -1] == 0).squeeze(1)
+    own = (ranked > 0).sum(1)
+    short = torch.nonzero(own < count).squeeze(1)
     if len(short):
         ranked[short] = _filled(ranked[short], short, popular, hidden, most)
-    return ranked
+    return ranked, own
 
 
 def has_new_item(rows: Tensor, groups: ItemGroups, seen: Seen) -> Tensor:
@@ -72,7 +76,7 @@ def moved_up(values: Tensor, kept: Tensor, empty: float) -> Tensor:
 def dense_scores(rows: Tensor, groups: ItemGroups, popular: Tensor) -> Tensor:
     """[U, N + 1]: a score of every item that orders them as `rank_items` does, without ties: minus the rank, which
     float32 holds for up to 16 million items. Padding comes last."""
-    ranked = rank_items(rows, groups, popular, len(popular))  # [U, N]: every item once
+    ranked, _ = rank_items(rows, groups, popular, len(popular))  # [U, N]: every item once
     place = torch.arange(1, len(popular) + 1, dtype=torch.float32, device=rows.device)
     scores = torch.full((len(rows), len(popular) + 1), -float(len(popular) + 1), device=rows.device)
     return scores.scatter(1, ranked, -place.expand(len(rows), -1))

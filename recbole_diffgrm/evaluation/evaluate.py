@@ -13,6 +13,7 @@ from recbole.evaluator.collector import DataStruct
 from torch import Tensor
 from tqdm import tqdm
 
+from recbole_diffgrm import compat
 from recbole_diffgrm.data.loader import EvalLoader
 from recbole_diffgrm.evaluation.ranking import NOT_RANKED, mask_scores, place_in, target_ranks, top_items
 from recbole_diffgrm.evaluation.sid_level import IdCounts, sid_metrics
@@ -42,13 +43,14 @@ def evaluate(
     evaluator = Evaluator(config)
     needs = {need for metric in evaluator.metric_class.values() for need in metric.metric_need}
     longest = max(config["topk"])
+    keep = min(keep, loader.dataset.item_num - 1)
     width = max(keep, longest if "rec.items" in needs else 0)
     count = len(loader.samples)
     ranks = torch.full((count,), NOT_RANKED, dtype=torch.int32)
     top = torch.zeros(count, width, dtype=torch.int32) if width else None
-    makes_lists = hasattr(model, "rank")
+    makes_lists = compat.makes_lists(type(model))
     sid_ranks = ranks.clone() if makes_lists else None
-    counts = IdCounts()
+    counts = IdCounts(longest)
 
     model.eval()
     quiet = None if config["show_progress"] else True  # None: quiet unless on a terminal

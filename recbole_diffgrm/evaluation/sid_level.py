@@ -16,11 +16,17 @@ def is_sid_metric(name: str) -> bool:
     return name.startswith("sid_")
 
 
+# What is said of the IDs and lists themselves.
+SHARES = {
+    "existing": "of the different IDs generated exist",
+    "duplicates": "of the IDs generated repeat an earlier one",
+    "filled": "of the places in item lists are filled with popular items",
+    "shared_targets": "of the targets share their ID with other items",
+}
+
+
 def describe_shares(shares: dict[str, float]) -> str:
-    return (
-        "{existing:.1%} of the generated IDs exist, {duplicates:.1%} are duplicates; {shared_targets:.1%} of the "
-        "targets share their ID with other items"
-    ).format(**shares)
+    return "\n".join(f"{shares[name]:6.1%} {words}" for name, words in SHARES.items())
 
 
 def sid_metrics(ranks: Tensor, topk: Sequence[int]) -> dict[str, float]:
@@ -34,22 +40,28 @@ def sid_metrics(ranks: Tensor, topk: Sequence[int]) -> dict[str, float]:
 class IdCounts:
     """Of all users that were evaluated."""
 
+    longest: int  # items of a list that count
     users: int = 0
     generated: int = 0
     distinct: int = 0
     existing: int = 0
+    own_items: int = 0
     shared_targets: int = 0
 
     def add(self, lists, group_size: Tensor) -> None:
         """`lists` of a model, and how many items [B] have the ID of each target."""
         self.users += len(group_size)
-        for name in ("generated", "distinct", "existing"):
-            setattr(self, name, getattr(self, name) + int(getattr(lists, name).sum()))
+        self.generated += int(lists.generated.sum())
+        self.distinct += int(lists.distinct.sum())
+        self.existing += int(lists.existing.sum())
+        self.own_items += int(lists.own.clamp(max=self.longest).sum())
         self.shared_targets += int((group_size > 1).sum())
 
     def shares(self) -> dict[str, float]:
+        """As in SHARES."""
         return {
-            "existing": self.existing / max(1, self.distinct),  # of the different IDs that were generated
+            "existing": self.existing / max(1, self.distinct),
             "duplicates": 1 - self.distinct / max(1, self.generated),
+            "filled": 1 - self.own_items / max(1, self.users * self.longest),
             "shared_targets": self.shared_targets / max(1, self.users),
         }

@@ -1,6 +1,7 @@
 """Floors that a model has to beat, which learn nothing: the user's own history, and what is popular."""
 
 import torch
+import torch.nn.functional as F
 from recbole.model.abstract_recommender import SequentialRecommender
 from recbole.utils import InputType
 from torch import Tensor
@@ -21,8 +22,9 @@ class HistoryCopy(SidRecommender):
         is_item = place < length[:, None]  # [B, L]
         back = torch.where(is_item, length[:, None] - 1 - place, place)  # the most recent first, padding stays behind
         rows = self.catalogue.row[items.gather(1, back)].long().masked_fill(~is_item, -1)
-        is_repeated = torch.tril(rows[:, :, None] == rows[:, None, :], diagonal=-1).any(2)  # [B, L, L] -> [B, L]
-        kept = is_item & ~is_repeated
+        ordered, order = rows.sort(dim=1, stable=True)
+        is_repeated = F.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))  # the first of equal ones is the most recent
+        kept = is_item & ~torch.zeros_like(is_repeated).scatter(1, order, is_repeated)
         score = moved_up(-place.float().expand(rows.shape), kept, -torch.inf)
         return GeneratedIds(moved_up(rows, kept, -1), score, is_item.sum(1), kept.sum(1))
 

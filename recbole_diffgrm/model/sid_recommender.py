@@ -16,6 +16,7 @@ class Lists(NamedTuple):
     """What is recommended to each user, at both levels."""
 
     items: Tensor  # [B, count] best first, 0 for none
+    own: Tensor  # [B] how many of them have the IDs below; those behind them are popular ones that fill the list
     rows: Tensor  # [B, W] their IDs as rows of the catalogue's, best first, -1 for none
     score: Tensor  # [B, W] of each ID, -inf for none
     generated: Tensor  # [B] how many IDs the model gave
@@ -41,12 +42,12 @@ class SidRecommender(SequentialRecommender):
         """The `count` best items of each user without those of `seen`, and the IDs that they come from. An ID all of
         whose items are left out is left out too."""
         found, groups = self.generate(interaction, validation), self.catalogue.groups
-        items = rank_items(found.rows, groups, self.catalogue.popular, count, seen)
+        items, own = rank_items(found.rows, groups, self.catalogue.popular, count, seen)
         rows, score = found.rows, found.score
         if seen is not None:
             kept = has_new_item(rows, groups, seen)
             rows, score = moved_up(rows, kept, -1), moved_up(score, kept, -torch.inf)
-        return Lists(items, rows, score, found.generated, found.distinct, (found.rows >= 0).sum(1))
+        return Lists(items, own, rows, score, found.generated, found.distinct, (found.rows >= 0).sum(1))
 
     def full_sort_predict(self, interaction) -> Tensor:
         """[B, items]: scores that order all items as `rank` does, without ties. Minus the rank: the log-probability of

@@ -15,7 +15,7 @@ from tabulate import tabulate
 from recbole_diffgrm.config.config import Config, build_config, metric_names
 from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.errors import Interrupted, UserError
-from recbole_diffgrm.evaluation.sid_level import is_sid_metric
+from recbole_diffgrm.evaluation.sid_level import SHARES, is_sid_metric
 from recbole_diffgrm.evaluation.significance import ndcg_at, paired_p_value
 from recbole_diffgrm.files import write_json, write_text
 from recbole_diffgrm.running.result import RunResult
@@ -77,19 +77,14 @@ class Comparison:
             )
         tables = {"item level": tabulate(body, head, tablefmt=style, disable_numparse=True)}
         if self.sid_metrics:
-            shares = {
-                "existing": "IDs that exist",
-                "duplicates": "duplicates",
-                "shared_targets": "targets that share an ID",
-            }
             of_ids = [row for row in self.rows if any(run.sid_shares for run in row.runs)]
             body = [
                 [row.model]
                 + [row.cell(metric) for metric in self.sid_metrics]
-                + [f"{np.mean([run.sid_shares[name] for run in row.runs]):.1%}" for name in shares]
+                + [f"{np.mean([run.sid_shares[name] for run in row.runs]):.1%}" for name in SHARES]
                 for row in of_ids
             ]
-            head = ["model", *self.sid_metrics, *shares.values()]
+            head = ["model", *self.sid_metrics, *SHARES]
             tables["SID level"] = tabulate(body, head, tablefmt=style, disable_numparse=True)
         return tables
 
@@ -184,6 +179,11 @@ def _save(comparison: Comparison, parent: Path) -> Comparison:
         f"# {comparison.dataset}: test metrics",
         "",
         *tables,
+        *(
+            ["; ".join(f"{name}: share {words}" for name, words in SHARES.items()) + ".\n"]
+            if comparison.sid_metrics
+            else []
+        ),
         f"Seeds: {', '.join(map(str, seeds))}. p: paired t-test of the users' NDCG@10 (mean over seeds) with the best.",
         *(f"\nFailed: {row.model}: {error}" for row in comparison.rows for error in row.errors),
     ]

@@ -1,5 +1,6 @@
 """items.tsv of a run: the items in the order of their numbers, with title and ID. What a model is used with later."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,8 @@ from recbole_diffgrm.config.config import Config
 from recbole_diffgrm.data.atomic import read_header, read_item_texts, read_rows, write_atomic_file
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 ITEMS_FILE = "items.tsv"
 
@@ -50,11 +53,19 @@ def load(run_dir: Path) -> Items:
 
 
 def _titles(path: Path, id_field: str) -> dict[str, str]:
-    """{item: title} out of .item, where it has a column whose name says title, or else name."""
+    """{item: title} out of .item. Nothing depends on them: where they cannot be read, that is said and no more."""
     if not path.exists():
         return {}
-    columns = [name for name in read_header(path) if name != id_field]
-    column = next((name for word in ("title", "name") for name in columns if word in name.lower()), None)
-    if column is None:
+    try:
+        tokens = [name for name, kind in read_header(path).items() if kind == "token" and name != id_field]
+        column = title_column(tokens)
+        return {item: texts[column] for item, texts in read_item_texts(path, id_field).items()} if column else {}
+    except UserError as error:
+        logger.warning(f"items have no titles: {error}")
         return {}
-    return {item: texts[column] for item, texts in read_item_texts(path, id_field).items()}
+
+
+def title_column(names: list[str]) -> str | None:
+    """title, or else name, or else the first that has title in its name (movie_title)."""
+    exact = [name for word in ("title", "name") for name in names if name.lower() == word]
+    return next(iter(exact + [name for name in names if "title" in name.lower()]), None)

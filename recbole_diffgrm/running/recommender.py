@@ -1,7 +1,7 @@
 """Use a finished run: histories in, items out. Needs the run directory and nothing else."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,8 @@ from recbole.data.interaction import Interaction
 from torch import Tensor
 
 from recbole_diffgrm import compat
-from recbole_diffgrm.config.config import Config, check_values
+from recbole_diffgrm.config.config import Config, changed_config, check_model_name
+from recbole_diffgrm.data.loader import MAX_SCORES
 from recbole_diffgrm.decoding.catalogue import Catalogue
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.ranking import mask_scores, top_items
@@ -53,17 +54,18 @@ class Recommender:
         if not run_dir.is_dir():
             raise UserError(f"{run_dir} is not a run directory")
         result = RunResult.load(run_dir)
+        check_model_name(result.model, str(run_dir))
         for key in changes:
             if key not in CHANGEABLE or key not in result.config:
                 usable = ", ".join(sorted(CHANGEABLE & set(result.config)))
                 raise UserError(f"{key} cannot be changed for recommendations of {result.model}: only {usable} can")
-        config = Config(result.model, result.dataset, check_values(result.model, {**result.config, **changes}, changes))
         known = items.load(run_dir)
-        state = checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"]
         try:
+            config = changed_config(result.model, result.dataset, result.config, changes)
+            state = checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"]
             model = config.model_class(config, _OnlyItems(config, known, state)).to(config["device"])
             model.load_state_dict(state)
-        except (RuntimeError, KeyError) as error:
+        except (RuntimeError, KeyError, AttributeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UserError(
                 f"{run_dir}: the weights are not those of this version's {result.model} ({reason})"
@@ -78,19 +80,22 @@ class Recommender:
         Items of the history are recommended as the run's setting `repeatable` says. `skip_unknown` passes over item ids
         that the model has not seen, instead of refusing them.
         """
-        if k < 1:
-            raise UserError(f"k must be at least 1, not {k}")
-        numbers = self._numbers(histories, skip_unknown)
+        if not isinstance(k, int) or k < 1:
+            raise UserError(f"k must be a whole number of at least 1, not {k!r}")
+        numbers, count = self._numbers(histories, skip_unknown), len(self.items.names)
+        at_once = self.config["eval_batch_size"]
+        if not compat.makes_lists(type(self.model)):
+            at_once = max(1, min(at_once, MAX_SCORES // count))
         recommended = []
-        for start in range(0, len(numbers), self.config["eval_batch_size"]):
-            recommended += self._recommend(numbers[start : start + self.config["eval_batch_size"]], k)
+        for start in range(0, len(numbers), at_once):
+            recommended += self._recommend(numbers[start : start + at_once], min(k, count - 1))
         return recommended
 
     def explain(
         self, history: Sequence[str], *, skip_unknown: bool = False
     ) -> dict[tuple[int, ...], list[FilledDigit]]:
-        """How the beam came to its IDs, best first: {ID: its digits in the order they were filled}. Where several
-        orders led to an ID, the most probable one that the beam held."""
+        """How the beam came to its IDs, best first: {ID: its digits in the order they were filled}. Where branches were
+        merged, this is the way back along those of the largest score."""
         if not hasattr(self.model, "search"):
             raise UserError(f"explain: {self.config.model} does not fill digits of IDs")
         with torch.inference_mode():
@@ -110,7 +115,7 @@ class Recommender:
         return tuple(self.model.catalogue.sids(torch.tensor(self.items.numbers[item])).tolist())
 
     def _numbers(self, histories: Sequence[Sequence[str]], skip_unknown: bool) -> list[list[int]]:
-        if isinstance(histories, str) or any(isinstance(history, str) for history in histories):
+        if not _is_list(histories) or not all(map(_is_list, histories)):
             raise UserError("histories: give a list of lists of item ids")
         numbers = self.items.numbers
         unknown = dict.fromkeys(str(i) for history in histories for i in history if str(i) not in numbers)
@@ -134,7 +139,7 @@ class Recommender:
     @torch.inference_mode()
     def _recommend(self, histories: list[list[int]], k: int) -> list[list[Recommendation]]:
         batch, seen = self._batch(histories), self._seen(histories)
-        if hasattr(self.model, "rank"):
+        if compat.makes_lists(type(self.model)):
             lists = self.model.rank(batch, k, seen)
             rows = self.model.catalogue.row[lists.items]  # [B, k]
             is_its = rows[:, :, None] == lists.rows[:, None, :]  # [B, k, W]
@@ -158,6 +163,10 @@ class Recommender:
         return torch.tensor(row, device=self.config["device"]), torch.tensor(item, device=self.config["device"])
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str)
+
+
 class _OnlyItems:
     """Stands where a model expects its data set, and knows as much of it as a run directory does."""
 
@@ -165,6 +174,8 @@ class _OnlyItems:
         self._config, self._known = config, known
         self.popularity = torch.zeros(len(known.names), dtype=torch.int64)  # the weights hold it
         self.catalogue = Catalogue.from_state(state, "catalogue.")
+        if compat.uses_sids(config.model_class) and len(self.catalogue.row) != len(known.names):
+            raise KeyError(f"{len(self.catalogue.row) - 1} items, and {len(known.names) - 1} in {items.ITEMS_FILE}")
 
     def num(self, field: str) -> int:
         if field != self._config["ITEM_ID_FIELD"]:

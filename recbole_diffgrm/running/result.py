@@ -29,9 +29,7 @@ class RunResult:
     statistics: dict[str, Any]  # of the data set and its split
     config: dict[str, Any]
     environment: dict[str, Any]  # versions, commit, hardware
-    # Models with semantic IDs, in the test: of the IDs generated, the share that exist (`existing`) and that repeat an
-    # earlier one (`duplicates`); of the targets, the share whose ID other items have as well (`shared_targets`).
-    sid_shares: dict[str, float] = field(default_factory=dict)
+    sid_shares: dict[str, float] = field(default_factory=dict)  # evaluation.sid_level.SHARES, of models with IDs
 
     def save(self) -> None:
         content = asdict(self)
@@ -47,5 +45,5 @@ class RunResult:
             return cls(**{name: Path(run_dir) if name == "run_dir" else content[name] for name in names})
         except FileNotFoundError:
             raise UserError(f"{path} does not exist: the run is not finished") from None
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged ({error}); delete it to run again") from None

@@ -132,7 +132,8 @@ class _Run:
                 valid_metrics = evaluate(config, model, valid, check_stop=self.stop.check, validation=True).metrics
             started = time.monotonic()
             test_metrics: dict[str, float] = {}
-            sid_shares: dict[str, float] = {}
+            in_validation = {entry["epoch"]: entry.get("sid_shares", {}) for entry in progress.curve}
+            sid_shares = in_validation.get(progress.best_epoch, {})
             if test:
                 evaluation = evaluate(
                     config, model, test, config["save_topk"], label="test", check_stop=self.stop.check

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.errors import Interrupted, UserError
-from recbole_diffgrm.evaluation.evaluate import evaluate
+from recbole_diffgrm.evaluation.evaluate import Evaluation, evaluate
 from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.schedule import rate_factor
 from recbole_diffgrm.training.stop import StopSignal
@@ -208,7 +208,10 @@ class Trainer:
         is_last = progress.epoch + 1 == epochs
         is_due = progress.epoch + 1 >= self.config["eval_from"] and (progress.epoch + 1) % self.config["eval_step"] == 0
         if valid is not None and (is_due or is_last):
-            entry["valid"] = self._validate(valid)
+            evaluation = self._validate(valid)
+            entry["valid"] = evaluation.metrics
+            if evaluation.sid_shares:
+                entry["sid_shares"] = evaluation.sid_shares
             entry["score"] = self.config.valid_metric_terms.score(entry["valid"])
             line += f"; validation {self.config['valid_metric']} {entry['score']:.6f}"
             if self._is_best(entry["score"], entry["valid"]):
@@ -228,7 +231,7 @@ class Trainer:
             self.save_state()
             self.stop.check()
 
-    def _validate(self, valid: EvalLoader) -> dict[str, float]:
+    def _validate(self, valid: EvalLoader) -> Evaluation:
         started = time.monotonic()
         try:
             evaluation = evaluate(
@@ -238,7 +241,7 @@ class Trainer:
             logger.info("stopped during validation: it will be done again on resumption")
             raise
         self.progress.valid_seconds += time.monotonic() - started
-        return evaluation.metrics
+        return evaluation
 
     def _is_best(self, score: float, metrics: dict[str, float]) -> bool:
         progress = self.progress

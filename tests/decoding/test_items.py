@@ -49,8 +49,12 @@ def test_against_a_loop(codes, count, order):
     pairs = {(user, item) for user in (0, 2, 5) for item in range(1, 31, 3)} | {(4, item) for item in range(1, 31)}
     seen = tuple(torch.tensor(column) for column in zip(*sorted(pairs)))
     for hidden, left_out in ((None, set()), (seen, pairs)):
-        found = rank_items(rows, known.groups, known.popular, count, hidden)
+        found, own = rank_items(rows, known.groups, known.popular, count, hidden)
         assert found.tolist() == looped(rows, sids, popularity, count, left_out, order)
+        for user, mine in enumerate(rows.tolist()):
+            ids = [known.lattice_ids[row].tolist() for row in mine if row >= 0]
+            members = [i for i in range(1, 31) if sids[i].tolist() in ids and (user, i) not in left_out]
+            assert own[user] == min(count, len(members))
 
 
 @pytest.mark.parametrize("codes", [1, 3, 50])
@@ -61,7 +65,7 @@ def test_scores_of_all_items_give_the_same_lists(codes):
     for hidden in (None, seen):
         scores = mask_scores(dense_scores(rows, known.groups, known.popular), hidden)
         assert all(len(set(row.tolist())) == 30 for row in dense_scores(rows, known.groups, known.popular)[:, 1:])
-        assert top_items(scores, 12).tolist() == rank_items(rows, known.groups, known.popular, 12, hidden).tolist()
+        assert top_items(scores, 12).tolist() == rank_items(rows, known.groups, known.popular, 12, hidden)[0].tolist()
 
 
 def test_ids_without_a_new_item():

@@ -1,10 +1,12 @@
 """From histories to items: DiffGRM's lists and scores, and the floors it has to beat."""
 
+import io
 import json
 
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from recbole_diffgrm import UserError, compare, run
 from recbole_diffgrm.cli import main
@@ -86,7 +88,7 @@ def test_metrics_on_ids(options, repeatable):
     config, model, loader = made(options, repeatable=repeatable, sid_codes=4, sid_digits=2, topk=[3, 10])
     found = evaluate(config, model, loader)
     sids = [None, *map(tuple, model.catalogue.sids(torch.arange(1, 41)).tolist())]
-    ranks, shared = [], []
+    ranks, shared, own = [], [], 0
     for index, batch in loader:
         generated = model.generate(batch.interaction, validation=False)
         for place, user in enumerate(index.tolist()):
@@ -94,6 +96,7 @@ def test_metrics_on_ids(options, repeatable):
             seen = {int(item) for item in seen}
             ids = [tuple(model.catalogue.lattice_ids[row].tolist()) for row in generated.rows[place] if row >= 0]
             ids = [sid for sid in ids if any(sids[item] == sid and item not in seen for item in range(1, 41))]
+            own += min(10, sum(sids[item] in ids and item not in seen for item in range(1, 41)))
             target = sids[batch.target[place]]
             ranks.append((user, ids.index(target) + 1 if target in ids else 10**9))
             shared.append(sids.count(target) > 1)
@@ -102,7 +105,8 @@ def test_metrics_on_ids(options, repeatable):
         assert found.metrics[f"sid_recall@{k}"] == pytest.approx(np.mean(ranks <= k))
         gain = np.where(ranks <= k, 1 / np.log2(ranks + 1.0), 0)
         assert found.metrics[f"sid_ndcg@{k}"] == pytest.approx(gain.mean())
-    assert found.sid_shares == {"existing": 1.0, "duplicates": 0.0, "shared_targets": np.mean(shared)}
+    shares = {"existing": 1, "duplicates": 0, "filled": 1 - own / 600, "shared_targets": np.mean(shared)}
+    assert found.sid_shares == pytest.approx(shares)
     assert found.metrics["sid_recall@10"] > found.metrics["recall@10"]
 
 
@@ -117,6 +121,58 @@ def test_ids_that_do_not_exist_are_counted(options):
     assert found["duplicates"] == pytest.approx(1 - distinct / sum(map(len, ids)))
     assert found["existing"] == pytest.approx(sum(len(set(user) & written) for user in ids) / distinct)
     assert 0 < found["existing"] < 1 and found["duplicates"] > 0
+
+
+@torch.inference_mode()
+def test_popular_items_that_fill_lists_are_counted(options):
+    """A history of few IDs: most of the list is not the model's own."""
+    config, model, loader = made(options, "HistoryCopy")
+    found = evaluate(config, model, loader)
+    own = 0
+    for user in range(60):
+        batch = loader.samples.cut(torch.tensor([user]))
+        ids = set(map(tuple, model.catalogue.sids(batch["item_id_list"][0, : batch["item_length"][0]]).tolist()))
+        own += min(10, sum(tuple(model.catalogue.sids(torch.tensor(item)).tolist()) in ids for item in range(1, 41)))
+    assert found.sid_shares["filled"] == pytest.approx(1 - own / 600)
+    assert 0.2 < found.sid_shares["filled"] < 1
+
+
+@torch.inference_mode()
+def test_keys_and_values_are_not_copied_for_beams(options, monkeypatch):
+    _, model, loader = made(options)
+    batch, seen = loader.samples.cut(torch.arange(60)), []
+    decode = model.network.decode
+
+    def watched(digits, history, wanted=None):
+        seen.append((digits.shape, {part.shape[0] for part in (*history.keys, *history.values)}))
+        return decode(digits, history, wanted)
+
+    monkeypatch.setattr(model.network, "decode", watched)
+    model.rank(batch, 10)
+    assert [(len(shape), users) for shape, users in seen] == [(3, {60})] * 3  # one call a step for all users
+    assert [shape[1] > 1 for shape, _ in seen] == [False, True, True]
+
+
+def test_the_bar_counts_users(options, monkeypatch):
+    from recbole_diffgrm.evaluation import evaluate as module
+
+    bars = []
+
+    def bar(**settings):
+        bars.append(tqdm(**{**settings, "disable": False, "file": io.StringIO()}))
+        return bars[-1]
+
+    monkeypatch.setattr(module, "tqdm", bar)
+    config, model, loader = made(options, eval_batch_size=25)
+    evaluate(config, model, loader, label="test")
+    assert (bars[0].n, bars[0].total, bars[0].unit, bars[0].desc) == (60, 60, "user", "test")
+
+
+def test_validation_alone(options):
+    """The shares of IDs come from validation then."""
+    result = run("DiffGRM", "tiny", **options, eval_args={"split": {"LS": "valid_only"}})
+    assert result.test == {} and result.sid_shares["existing"] == 1
+    assert result.sid_shares == result.curve[result.best_epoch - 1]["sid_shares"]
 
 
 def test_beams_of_validation_and_test(options):
@@ -227,7 +283,8 @@ def test_command_line_shows_both_levels(options, capsys):
     printed = capsys.readouterr().out
     item, sid = printed.split("DiffGRM, SID level")
     assert "DiffGRM, item level" in item and "ndcg@10" in item and "sid_" not in item
-    assert "sid_recall@5" in sid and "100.0% of the generated IDs exist, 0.0% are duplicates" in sid
+    assert "sid_recall@5" in sid and "100.0% of the different IDs generated exist" in sid
+    assert "0.0% of the IDs generated repeat an earlier one" in sid
 
 
 def test_selection_on_ids(options):
@@ -244,6 +301,7 @@ def test_selection_on_ids(options):
         ({"beam_size": 8}, "beam_size: 8 IDs are too few for topk 10"),
         ({"valid_beam_size": [32, 8]}, "valid_beam_size: 8 IDs are too few"),
         ({"beam_size": [16, 32]}, "beam_size must be"),
+        ({"beam_size": [32, 16, 12, 12, 12]}, "beam_size: 5 widths, but an ID has 4 digits"),
         ({"decoding": "paper", "merge": "max"}, "merge: only decoding catalogue reads it"),
     ],
     ids=str,
