@@ -248,9 +248,9 @@ def differences(some: list, others: list) -> str:
 
 
 def accuracy(side: Side, users: int) -> dict[str, float]:
-    """SID NDCG@10 of the same users with every beam, and with the paper's search."""
+    """SID NDCG@10 of the same users with narrow beams, and with the paper's search."""
     found = {}
-    for name in [*(f"catalogue {beam}" for beam in BEAMS), f"paper {WIDE}"]:
+    for name in [*(f"catalogue {beam}" for beam in BEAMS if beam < WIDE), f"paper {WIDE}"]:
         answer = side.ask(f"{name} 0 {users}")
         found[name] = answer["sid_ndcg"]
         rate = users / answer["seconds"]
@@ -286,9 +286,7 @@ def measure_catalogues(options) -> list[dict]:
             ours, all_items = [], []
             for _ in range(5):  # the median: this machine is noisy
                 started = time.perf_counter()
-                found = search(
-                    network, network.encode(codes, length), catalogue, [beam], Policy("catalogue", "logsumexp", 0)
-                )
+                found = search(network, network.encode(codes, length), catalogue, [beam], Policy("catalogue", "max", 0))
                 existing(found, catalogue)
                 ours.append(1000 * (time.perf_counter() - started) / users)
                 started = time.perf_counter()

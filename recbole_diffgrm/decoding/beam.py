@@ -51,7 +51,7 @@ class _Branches(NamedTuple):
 
 
 def search_catalogue(
-    predict: Predict, users: int, lattice: Lattice, widths: Sequence[int], merge: str = "logsumexp"
+    predict: Predict, users: int, lattice: Lattice, widths: Sequence[int], merge: str = "max"
 ) -> Ranked:
     """`widths`: branches kept after each step; the last one holds for all further steps."""
     n, codes = lattice.exists.shape

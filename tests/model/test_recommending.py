@@ -302,7 +302,7 @@ def test_selection_on_ids(options):
         ({"valid_beam_size": [32, 8]}, "valid_beam_size: 8 IDs are too few"),
         ({"beam_size": [16, 32]}, "beam_size must be"),
         ({"beam_size": [32, 16, 12, 12, 12]}, "beam_size: 5 widths, but an ID has 4 digits"),
-        ({"decoding": "paper", "merge": "max"}, "merge: only decoding catalogue reads it"),
+        ({"decoding": "paper", "merge": "logsumexp"}, "merge: only decoding catalogue reads it"),
     ],
     ids=str,
 )
