@@ -8,6 +8,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.evaluation.evaluate import Evaluation
 from recbole_diffgrm.running.run import run
 from recbole_diffgrm.training import checkpoint, trainer
 from recbole_diffgrm.training.schedule import rate_factor
@@ -98,7 +99,7 @@ def fit_with_scores(tmp_path, monkeypatch, scores, epochs=20, **overrides):
     metrics = {"recall@5": 0, "recall@10": 0, "ndcg@5": 0, "hit@5": 0, "hit@10": 0, "mrr@5": 0, "mrr@10": 0}
 
     def fake(*arguments, **keywords):
-        return type("Evaluation", (), {"metrics": {**metrics, "ndcg@10": next(waiting)}})
+        return Evaluation({**metrics, "ndcg@10": next(waiting)}, torch.zeros(0), None)
 
     monkeypatch.setattr(trainer, "evaluate", fake)
     model = Toy()
