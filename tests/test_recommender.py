@@ -259,6 +259,11 @@ def test_which_column_is_the_title(names, column):
     assert title_column(names) == column
 
 
+def test_titles_of_ml_100k(tmp_path):
+    result = run("Pop", "ml-100k", output_dir=str(tmp_path), show_progress=False)
+    assert Recommender.load(result.run_dir).recommend([["1"]], 1)[0][0][:2] == ("50", "Star Wars")
+
+
 def test_a_broken_item_file_costs_the_titles_only(options, tmp_path, caplog):
     data = write_dataset(tmp_path / "broken")
     with (data / "tiny" / "tiny.item").open("a") as file:

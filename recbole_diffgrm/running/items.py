@@ -57,9 +57,10 @@ def _titles(path: Path, id_field: str) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        tokens = [name for name, kind in read_header(path).items() if kind == "token" and name != id_field]
-        column = title_column(tokens)
-        return {item: texts[column] for item, texts in read_item_texts(path, id_field).items()} if column else {}
+        # Words of a title may stand there as a sequence of tokens (ml-100k).
+        texts = [name for name, kind in read_header(path).items() if kind.startswith("token") and name != id_field]
+        column = title_column(texts)
+        return {item: of[column] for item, of in read_item_texts(path, id_field).items()} if column else {}
     except UserError as error:
         logger.warning(f"items have no titles: {error}")
         return {}
