@@ -25,7 +25,7 @@ class Lists(NamedTuple):
 
 
 class SidRecommender(SequentialRecommender):
-    """A subclass says which IDs it generates; `dataset.catalogue` says whose they are."""
+    """A subclass has `generate(interaction, validation) -> GeneratedIds`; `dataset.catalogue` says whose they are."""
 
     input_type = InputType.POINTWISE
     uses_sids = True
@@ -34,9 +34,6 @@ class SidRecommender(SequentialRecommender):
     def __init__(self, config, dataset):
         super().__init__(config, dataset)
         self.catalogue = dataset.catalogue
-
-    def generate(self, interaction, validation: bool) -> GeneratedIds:
-        raise NotImplementedError
 
     def rank(self, interaction, count: int, seen: Seen | None = None, validation: bool = False) -> Lists:
         """The `count` best items of each user without those of `seen`, and the IDs that they come from. An ID all of
