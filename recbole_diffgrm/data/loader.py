@@ -85,9 +85,7 @@ class EvalLoader:
         self.transform = construct_transform(config)
         if isinstance(self.transform, MaskItemSequence):  # masks for training, drawn at random
             self.transform = None
-        self.batch_size = config["eval_batch_size"]
-        if not compat.makes_lists(config.model_class):
-            self.batch_size = max(1, min(self.batch_size, MAX_SCORES // dataset.item_num))
+        self.batch_size = ranked_at_once(config, dataset.item_num)
         lengths = self.samples.lengths(self.samples.rows)
         self.order = torch.argsort(lengths, stable=True) if trim else torch.arange(len(self.samples))
 
@@ -100,6 +98,13 @@ class EvalLoader:
                 batch = self.transform(self.dataset, batch)
             seen = self.samples.full_histories(index) if self.leave_out_history else None
             yield index, EvalBatch(batch, target, seen)
+
+
+def ranked_at_once(config, items: int) -> int:
+    """Users of a batch: eval_batch_size, or fewer where the model scores every item of a large catalogue."""
+    if compat.makes_lists(config.model_class):
+        return config["eval_batch_size"]
+    return max(1, min(config["eval_batch_size"], MAX_SCORES // items))
 
 
 class _NegativeItems:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recbole_diffgrm import compat
 from recbole_diffgrm.config.config import Config, changed_config, check_model_name
-from recbole_diffgrm.data.loader import MAX_SCORES
+from recbole_diffgrm.data.loader import ranked_at_once
 from recbole_diffgrm.decoding.catalogue import Catalogue
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.ranking import mask_scores, top_items
@@ -83,9 +83,7 @@ class Recommender:
         if not isinstance(k, int) or k < 1:
             raise UserError(f"k must be a whole number of at least 1, not {k!r}")
         numbers, count = self._numbers(histories, skip_unknown), len(self.items.names)
-        at_once = self.config["eval_batch_size"]
-        if not compat.makes_lists(type(self.model)):
-            at_once = max(1, min(at_once, MAX_SCORES // count))
+        at_once = ranked_at_once(self.config, count)
         recommended = []
         for start in range(0, len(numbers), at_once):
             recommended += self._recommend(numbers[start : start + at_once], min(k, count - 1))
