@@ -11,7 +11,7 @@ from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.config.valid_metric import parse_valid_metric
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.loader import EvalLoader
-from recbole_diffgrm.evaluation.evaluate import evaluate
+from recbole_diffgrm.evaluation.evaluate import evaluate, evaluate_rankings
 from recbole_diffgrm.evaluation.ranking import NOT_RANKED, mask_scores, target_ranks, top_items
 from recbole_diffgrm.evaluation.significance import ndcg_at, paired_p_value
 
@@ -104,6 +104,16 @@ def test_history_is_left_out_on_request(tiny):
     stock = evaluate(*(lambda c, _, t, m: (c, m, EvalLoader(c, t, trim=True)))(*setting(tiny)))
     assert (stock.ranks >= kept.ranks.where(kept.ranks != NOT_RANKED, 0)).all()
     assert (stock.ranks > kept.ranks).any()
+
+
+def test_both_rankings_of_one_pass(tiny):
+    config, _, test, model = setting(tiny)
+    everything, new = evaluate_rankings(config, model, EvalLoader(config, test, trim=True), [False, True], keep=20)
+    for one, repeatable in ((everything, True), (new, False)):
+        config, _, test, model = setting(tiny, repeatable=repeatable)
+        alone = evaluate(config, model, EvalLoader(config, test, trim=True), keep=20)
+        assert one.metrics == alone.metrics
+        assert torch.equal(one.ranks, alone.ranks) and torch.equal(one.top, alone.top)
 
 
 def test_batches_do_not_change_the_result(tiny):

@@ -112,6 +112,9 @@ def test_history_left_out(options):
     assert repeats(left_out) == 0
     assert repeats(kept) > 100
     assert left_out.test["ndcg@10"] != kept.test["ndcg@10"]
+    assert kept.test_new == left_out.test_new == left_out.test  # the one run tells both
+    with np.load(kept.run_dir / "ranks.npz") as both, np.load(left_out.run_dir / "ranks.npz") as new:
+        assert (both["rank_new"] == new["rank"]).all() and (both["rank"] != new["rank"]).any()
 
 
 @pytest.mark.parametrize("split", ["valid_only", "test_only"])

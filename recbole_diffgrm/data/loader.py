@@ -70,7 +70,7 @@ class TrainLoader:
 class EvalBatch(NamedTuple):
     interaction: Interaction
     target: Tensor  # [B]
-    seen: tuple[Tensor, Tensor] | None  # (row, item) of the users' whole histories, where they are left out
+    seen: tuple[Tensor, Tensor]  # (row, item) of the users' whole histories
 
 
 class EvalLoader:
@@ -81,7 +81,6 @@ class EvalLoader:
         self.samples = dataset.inter_feat
         self.trim = trim
         self.item_counts = item_counts or Counter()  # in training, for metrics of popularity
-        self.leave_out_history = not config["repeatable"]
         self.transform = construct_transform(config)
         if isinstance(self.transform, MaskItemSequence):  # masks for training, drawn at random
             self.transform = None
@@ -96,8 +95,7 @@ class EvalLoader:
             target = batch[self.dataset.iid_field]
             if self.transform:
                 batch = self.transform(self.dataset, batch)
-            seen = self.samples.full_histories(index) if self.leave_out_history else None
-            yield index, EvalBatch(batch, target, seen)
+            yield index, EvalBatch(batch, target, self.samples.full_histories(index))
 
 
 def ranked_at_once(config, items: int) -> int:

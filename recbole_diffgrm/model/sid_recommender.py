@@ -36,9 +36,16 @@ class SidRecommender(SequentialRecommender):
         self.catalogue = dataset.catalogue
 
     def rank(self, interaction, count: int, seen: Seen | None = None, validation: bool = False) -> Lists:
-        """The `count` best items of each user without those of `seen`, and the IDs that they come from. An ID all of
-        whose items are left out is left out too."""
-        found, groups = self.generate(interaction, validation), self.catalogue.groups
+        """The `count` best items of each user without those of `seen`, and the IDs that they come from."""
+        return self.lists(self.find(interaction, validation), count, seen)
+
+    def find(self, interaction, validation: bool) -> GeneratedIds:
+        """The part of `rank` that does not depend on what is left out."""
+        return self.generate(interaction, validation)
+
+    def lists(self, found: GeneratedIds, count: int, seen: Seen | None = None) -> Lists:
+        """An ID all of whose items are left out is left out too."""
+        groups = self.catalogue.groups
         items, own = rank_items(found.rows, groups, self.catalogue.popular, count, seen)
         rows, score = found.rows, found.score
         if seen is not None:

@@ -29,15 +29,18 @@ class Row:
     model: str
     runs: list[RunResult]
     errors: list[Exception] = field(default_factory=list)
-    p_value: float | None = None  # of the difference from the best model; None for the best itself
+    # Of the difference from the best model; None for the best itself. Of all items, and of those new to the user.
+    p_value: float | None = None
+    p_value_new: float | None = None
 
-    def values(self, metric: str) -> np.ndarray:
-        """Of each run; empty for a metric on IDs of a model without them."""
-        return np.array([run.test[metric] for run in self.runs if metric in run.test])
+    def values(self, metric: str, new: bool = False) -> np.ndarray:
+        """Of each run; empty for a metric on IDs of a model without them. `new`: with histories left out."""
+        tests = [run.test_new if new else run.test for run in self.runs]
+        return np.array([test[metric] for test in tests if metric in test])
 
-    def cell(self, metric: str) -> str:
+    def cell(self, metric: str, new: bool = False) -> str:
         """Mean, and standard deviation over seeds where there are several."""
-        values = self.values(metric)
+        values = self.values(metric, new)
         if len(values) == 0:
             return "-" if self.runs else "failed"
         return f"{values.mean():.4f}" + (f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else "")
@@ -56,6 +59,12 @@ class Comparison:
         return next((row for row in self.rows if row.runs and row.p_value is None), None)
 
     @property
+    def best_new(self) -> Row | None:
+        """The same, with histories left out."""
+        rows = [row for row in self.rows if row.runs and all(run.test_new for run in row.runs)]
+        return next((row for row in rows if row.p_value_new is None), None)
+
+    @property
     def sid_metrics(self) -> list[str]:
         """Metrics on IDs, of the models that have them."""
         return list(
@@ -69,13 +78,22 @@ class Comparison:
         for row in self.rows:
             seconds = [sum(run.seconds.values()) for run in row.runs]
             epochs = [run.epochs for run in row.runs]
-            p_value = "best" if row is self.best else "" if row.p_value is None else f"{row.p_value:.2g}"
             body.append(
                 [row.model]
                 + [row.cell(metric) for metric in self.metrics]
-                + [p_value, f"{np.mean(seconds):.0f}" if seconds else "", "/".join(map(str, epochs))]
+                + [_shown(row.p_value, row is self.best)]
+                + [f"{np.mean(seconds):.0f}" if seconds else "", "/".join(map(str, epochs))]
             )
         tables = {"item level": tabulate(body, head, tablefmt=style, disable_numparse=True)}
+        if self.best_new:
+            body = [
+                [row.model]
+                + [row.cell(metric, new=True) for metric in self.metrics]
+                + [_shown(row.p_value_new, row is self.best_new)]
+                for row in self.rows
+            ]
+            new = tabulate(body, head[: len(self.metrics) + 2], tablefmt=style, disable_numparse=True)
+            tables["item level, items of the history left out"] = new
         if self.sid_metrics:
             of_ids = [row for row in self.rows if any(run.sid_shares for run in row.runs)]
             body = [
@@ -87,6 +105,10 @@ class Comparison:
             head = ["model", *self.sid_metrics, *SHARES]
             tables["SID level"] = tabulate(body, head, tablefmt=style, disable_numparse=True)
         return tables
+
+
+def _shown(p_value: float | None, is_best: bool) -> str:
+    return "best" if is_best else "" if p_value is None else f"{p_value:.2g}"
 
 
 def compare(
@@ -142,22 +164,29 @@ def _run_model(model: str, configs: list[Config], resume: bool, reuse: bool) -> 
     return row
 
 
-def _per_user(row: Row) -> np.ndarray:
-    """NDCG@10 of each test user, as the mean over seeds. The order of users is the data set's, for every model."""
+def per_user(runs: Sequence[RunResult], ranks: str = "rank") -> np.ndarray:
+    """NDCG@10 of each test user, as the mean over seeds, out of one of the ranks in ranks.npz. The order of users is
+    the data set's, for every model."""
     per_seed = []
-    for run in row.runs:
+    for run in runs:
         with np.load(run.run_dir / "ranks.npz") as saved:
-            per_seed.append(ndcg_at(saved["rank"]))
+            per_seed.append(ndcg_at(saved[ranks]))
     return np.mean(per_seed, axis=0)
 
 
 def _with_p_values(rows: list[Row]) -> list[Row]:
-    """Each row with the p-value of its difference from the best."""
-    per_user = {row.model: _per_user(row) for row in rows if row.runs}
-    best = max(per_user, key=lambda model: per_user[model].mean(), default=None)
+    """Each row with the p-values of its difference from the best, in both rankings."""
+    rows = _tested(rows, [row for row in rows if row.runs], "rank", "p_value")
+    complete = [row for row in rows if row.runs and all(run.test_new for run in row.runs)]
+    return _tested(rows, complete, "rank_new", "p_value_new")
+
+
+def _tested(rows: list[Row], tested: list[Row], ranks: str, p_value: str) -> list[Row]:
+    gains = {row.model: per_user(row.runs, ranks) for row in tested}
+    best = max(gains, key=lambda model: gains[model].mean(), default=None)
     return [
-        replace(row, p_value=paired_p_value(per_user[row.model], per_user[best]))
-        if row.runs and row.model != best
+        replace(row, **{p_value: paired_p_value(gains[row.model], gains[best])})
+        if row.model in gains and row.model != best
         else row
         for row in rows
     ]
@@ -196,13 +225,17 @@ def _save(comparison: Comparison, parent: Path) -> Comparison:
             {
                 "model": row.model,
                 "p_value_against_best": row.p_value,
+                "p_value_against_best_new": row.p_value_new,
                 "errors": [f"{type(error).__name__}: {error}" for error in row.errors],
                 "mean": {
                     metric: float(row.values(metric).mean())
                     for metric in [*comparison.metrics, *comparison.sid_metrics]
                     if len(row.values(metric))
                 },
-                "runs": [{"seed": run.seed, "run_dir": str(run.run_dir), "test": run.test} for run in row.runs],
+                "runs": [
+                    {"seed": run.seed, "run_dir": str(run.run_dir), "test": run.test, "test_new": run.test_new}
+                    for run in row.runs
+                ],
             }
             for row in comparison.rows
         ],

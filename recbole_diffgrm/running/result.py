@@ -19,7 +19,7 @@ class RunResult:
     config_hash: str
     run_dir: Path
     valid: dict[str, float]  # metrics of the best epoch, at full precision; sid_*: hits on IDs, all others: on items
-    test: dict[str, float]
+    test: dict[str, float]  # with the ranking that `repeatable` asks for
     best_epoch: int | None
     epochs: int  # epochs trained
     curve: list[dict[str, Any]]  # one entry per epoch: loss, rate, seconds, validation metrics
@@ -29,6 +29,7 @@ class RunResult:
     statistics: dict[str, Any]  # of the data set and its split
     config: dict[str, Any]
     environment: dict[str, Any]  # versions, commit, hardware
+    test_new: dict[str, float] = field(default_factory=dict)  # with the items of each user's history left out
     sid_shares: dict[str, float] = field(default_factory=dict)  # evaluation.sid_level.SHARES, of models with IDs
 
     def save(self) -> None:

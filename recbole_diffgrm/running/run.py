@@ -20,7 +20,7 @@ from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.data.sequences import training_rows
-from recbole_diffgrm.evaluation.evaluate import Evaluation, evaluate
+from recbole_diffgrm.evaluation.evaluate import Evaluation, evaluate, evaluate_rankings
 from recbole_diffgrm.running import environment, inputs, items, rundir
 from recbole_diffgrm.running.result import RunResult
 from recbole_diffgrm.training import checkpoint
@@ -132,14 +132,21 @@ class _Run:
                 valid_metrics = evaluate(config, model, valid, check_stop=self.stop.check, validation=True).metrics
             started = time.monotonic()
             test_metrics: dict[str, float] = {}
+            test_new: dict[str, float] = {}
             in_validation = {entry["epoch"]: entry.get("sid_shares", {}) for entry in progress.curve}
             sid_shares = in_validation.get(progress.best_epoch, {})
             if test:
-                evaluation = evaluate(
-                    config, model, test, config["save_topk"], label="test", check_stop=self.stop.check
+                asked, new = evaluate_rankings(
+                    config,
+                    model,
+                    test,
+                    [not config["repeatable"], True],
+                    config["save_topk"],
+                    label="test",
+                    check_stop=self.stop.check,
                 )
-                test_metrics, sid_shares = evaluation.metrics, evaluation.sid_shares
-                self._save_rankings(test_set, evaluation)
+                test_metrics, test_new, sid_shares = asked.metrics, new.metrics, asked.sid_shares
+                self._save_rankings(test_set, asked, new)
                 for name, value in test_metrics.items():
                     writer.add_scalar(f"test/{name}", value, progress.best_epoch or 0)
         result = RunResult(
@@ -150,6 +157,7 @@ class _Run:
             run_dir=self.path,
             valid=valid_metrics,
             test=test_metrics,
+            test_new=test_new,
             sid_shares=sid_shares,
             best_epoch=progress.best_epoch,
             epochs=progress.epoch,
@@ -205,8 +213,9 @@ class _Run:
                 checkpoint.save(checkpoint.load(self.path / "best.pt"), self.path / "pretrained.pt")
         return model, progress
 
-    def _save_rankings(self, test_set: FlatSequentialDataset, evaluation: Evaluation) -> None:
-        """ranks.npz: rank of each test user's target and of its ID; topk.tsv: their best items, where asked for."""
+    def _save_rankings(self, test_set: FlatSequentialDataset, asked: Evaluation, new: Evaluation) -> None:
+        """ranks.npz: rank of each test user's target and of its ID, and the same with the histories left out (_new);
+        topk.tsv: their best items, where asked for."""
         samples = test_set.inter_feat
         user = test_set.id2token(test_set.uid_field, samples[test_set.uid_field])
         target = test_set.id2token(test_set.iid_field, samples[test_set.iid_field])
@@ -214,13 +223,18 @@ class _Run:
             self.path / "ranks.npz",
             user=np.asarray(user, dtype=str),
             target=np.asarray(target, dtype=str),
-            rank=evaluation.ranks.numpy(),
-            **({} if evaluation.sid_ranks is None else {"sid_rank": evaluation.sid_ranks.numpy()}),
+            rank=asked.ranks.numpy(),
+            rank_new=new.ranks.numpy(),
+            **(
+                {"sid_rank": asked.sid_ranks.numpy(), "sid_rank_new": new.sid_ranks.numpy()}
+                if asked.sid_ranks is not None
+                else {}
+            ),
         )
-        if evaluation.top is not None:
+        if asked.top is not None:
             with (self.path / "topk.tsv").open("w", encoding="utf-8") as file:
                 file.write("user_id\trank\titem_id\n")
-                for name, items in zip(user, test_set.id2token(test_set.iid_field, evaluation.top)):
+                for name, items in zip(user, test_set.id2token(test_set.iid_field, asked.top)):
                     for rank, item in enumerate(items, start=1):
                         if item != "[PAD]":
                             file.write(f"{name}\t{rank}\t{item}\n")

@@ -15,6 +15,7 @@ from recbole_diffgrm.data.dataset import load_dataset
 from recbole_diffgrm.data.loader import EvalLoader
 from recbole_diffgrm.evaluation.evaluate import evaluate
 from recbole_diffgrm.evaluation.ranking import NOT_RANKED, mask_scores, target_ranks, top_items
+from recbole_diffgrm.running.comparison import per_user
 from recbole_diffgrm.running.inputs import attach
 from tests.conftest import write_dataset
 
@@ -61,12 +62,13 @@ def test_scores_of_all_items_give_the_same_ranking(options, model, repeatable, c
     """IDs shared by one item or two, by ten, and of a single digit."""
     config, model, loader = made(options, model, repeatable=repeatable, **changes)
     for _, batch in loader:
-        lists = model.rank(batch.interaction, 40, batch.seen)
+        seen = None if repeatable else batch.seen
+        lists = model.rank(batch.interaction, 40, seen)
         scores = model.full_sort_predict(batch.interaction)
         assert scores.shape == (len(batch.target), 41)
         assert all(len(set(row.tolist())) == 41 for row in scores), "a tie"
         assert torch.equal(model.predict(batch.interaction), scores.gather(1, batch.target[:, None]).squeeze(1))
-        scores = mask_scores(scores, batch.seen)
+        scores = mask_scores(scores, seen)
         assert torch.equal(top_items(scores, 40), lists.items)
         if repeatable:
             assert (lists.items > 0).all()
@@ -74,9 +76,11 @@ def test_scores_of_all_items_give_the_same_ranking(options, model, repeatable, c
             taken = set(zip(*(part.tolist() for part in batch.seen)))
             assert not any((row, item) in taken for row, items in enumerate(lists.items.tolist()) for item in items)
     found = evaluate(config, model, loader)
-    ranks = torch.cat(
-        [target_ranks(mask_scores(model.full_sort_predict(b.interaction), b.seen), b.target) for _, b in loader]
-    )
+    ranks = []
+    for _, batch in loader:
+        scores = mask_scores(model.full_sort_predict(batch.interaction), None if repeatable else batch.seen)
+        ranks.append(target_ranks(scores, batch.target))
+    ranks = torch.cat(ranks)
     expected = torch.where(ranks <= 10, ranks, NOT_RANKED)  # the lists of an evaluation end there
     assert found.ranks[torch.cat([index for index, _ in loader])].tolist() == expected.tolist()
 
@@ -92,8 +96,7 @@ def test_metrics_on_ids(options, repeatable):
     for index, batch in loader:
         generated = model.generate(batch.interaction, validation=False)
         for place, user in enumerate(index.tolist()):
-            seen = {item for row, item in zip(*batch.seen) if row == place} if batch.seen else set()
-            seen = {int(item) for item in seen}
+            seen = {int(item) for row, item in zip(*batch.seen) if row == place and not repeatable}
             ids = [tuple(model.catalogue.lattice_ids[row].tolist()) for row in generated.rows[place] if row >= 0]
             ids = [sid for sid in ids if any(sids[item] == sid and item not in seen for item in range(1, 41))]
             own += min(10, sum(sids[item] in ids and item not in seen for item in range(1, 41)))
@@ -260,13 +263,15 @@ def test_both_levels_side_by_side(options, capsys):
     """Every number stands under the name of its level, in the tables and in all files."""
     comparison = compare(["DiffGRM", "SASRec", "Pop"], "tiny", **options, seeds=[1, 2])
     tables = comparison.tables()
-    assert list(tables) == ["item level", "SID level"]
+    new = "item level, items of the history left out"
+    assert list(tables) == ["item level", new, "SID level"]
+    assert "sid_" not in tables[new] and "Pop" in tables[new]
     assert "sid_" not in tables["item level"] and "SASRec" in tables["item level"]
     assert "sid_ndcg@10" in tables["SID level"] and "SASRec" not in tables["SID level"]
     of_model = {row.model: row for row in comparison.rows}
     assert f"{of_model['DiffGRM'].values('sid_ndcg@10').mean():.4f}" in tables["SID level"]
     text = (comparison.path / "comparison.md").read_text()
-    assert "## Item level" in text and "## SID level" in text
+    assert "## Item level\n" in text and "## Item level, items" in text and "## SID level" in text
     content = json.loads((comparison.path / "comparison.json").read_text())
     assert "sid_ndcg@10" in content["models"][0]["mean"] and "sid_ndcg@10" not in content["models"][1]["mean"]
     header, first, *_ = (comparison.path / "comparison.csv").read_text().splitlines()
@@ -274,6 +279,11 @@ def test_both_levels_side_by_side(options, capsys):
     with np.load(of_model["DiffGRM"].runs[0].run_dir / "ranks.npz") as saved:
         rank, sid_rank = saved["rank"], saved["sid_rank"]
     assert (sid_rank <= rank).all()
+    for row in comparison.rows:
+        values = row.values("ndcg@10", new=True)
+        assert values == pytest.approx([per_user([run], "rank_new").mean() for run in row.runs])
+        assert f"{values.mean():.4f}" in tables[new]
+    assert comparison.best_new.p_value_new is None
     assert np.mean(sid_rank <= 5) == pytest.approx(of_model["DiffGRM"].runs[0].test["sid_recall@5"])
 
 
