@@ -11,8 +11,9 @@ from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.config.valid_metric import parse_valid_metric
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.loader import EvalLoader
+from recbole_diffgrm.decoding.scores import mask_scores, top_items
 from recbole_diffgrm.evaluation.evaluate import evaluate, evaluate_rankings
-from recbole_diffgrm.evaluation.ranking import NOT_RANKED, mask_scores, target_ranks, top_items
+from recbole_diffgrm.evaluation.ranking import NOT_RANKED, target_ranks
 from recbole_diffgrm.evaluation.significance import ndcg_at, paired_p_value
 
 

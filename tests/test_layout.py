@@ -4,7 +4,7 @@ import re
 
 from tests.conftest import ROOT
 
-ORDER = ["config", "data", "tokenizer", "network", "decoding", "model", "evaluation", "training", "running"]
+ORDER = ["config", "data", "tokenizer", "network", "decoding", "model", "evaluation", "training", "running", "study"]
 
 
 def test_data_flows_one_way():

@@ -30,6 +30,7 @@ WITHOUT_INFLUENCE = {
     "state",
     "gpu_id",
     "cache_dir",
+    "sid_file",  # its content counts, with the data
 }
 
 READ_BY_NOISING = {
@@ -251,6 +252,7 @@ def _check_together(model: str, values: dict[str, Any]) -> None:
     if values["sliding_window"] and longest is not None and longest < shortest:
         raise UserError(f"max_history ({longest}) is below min_history ({shortest})")
     if "noising" in values:
+        _check_positions(values)
         _check_views(values)
         _check_beams(values, longest=max(values["topk"]))
     if values.get("loss_type") == "CE" and values["train_neg_sample_args"] is not None:
@@ -278,6 +280,16 @@ def _digits(values: dict[str, Any]) -> int:
 
 def _defaults(model: str) -> dict[str, Any]:
     return layers.read_yaml(layers.properties_dir() / "model" / f"{model}.yaml")
+
+
+def _check_positions(values: dict[str, Any]) -> None:
+    """Targets of DiffGRM's training fit the samples."""
+    if values["every_position"] and values["sliding_window"]:
+        raise UserError("every_position: needs one sample a user, sliding_window: False")
+    if values["id_targets"] is not None and not values["every_position"]:
+        raise UserError("id_targets: only every_position reads it")
+    if values["id_weight"] != _defaults("DiffGRM")["id_weight"] and not values["item_head"]:
+        raise UserError("id_weight: only item_head reads it")
 
 
 def _check_views(values: dict[str, Any]) -> None:

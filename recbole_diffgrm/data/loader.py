@@ -100,7 +100,7 @@ class EvalLoader:
 
 def ranked_at_once(config, items: int) -> int:
     """Users of a batch: eval_batch_size, or fewer where the model scores every item of a large catalogue."""
-    if compat.makes_lists(config.model_class):
+    if compat.makes_lists(config.model_class) and not config["item_head"]:
         return config["eval_batch_size"]
     return max(1, min(config["eval_batch_size"], MAX_SCORES // items))
 

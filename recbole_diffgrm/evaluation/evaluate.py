@@ -18,7 +18,8 @@ from tqdm import tqdm
 
 from recbole_diffgrm import compat
 from recbole_diffgrm.data.loader import EvalLoader
-from recbole_diffgrm.evaluation.ranking import NOT_RANKED, mask_scores, place_in, target_ranks, top_items
+from recbole_diffgrm.decoding.scores import mask_scores, top_items
+from recbole_diffgrm.evaluation.ranking import NOT_RANKED, place_in, target_ranks
 from recbole_diffgrm.evaluation.sid_level import IdCounts, sid_metrics
 from recbole_diffgrm.evaluation.significance import TESTED_K
 

@@ -16,9 +16,9 @@ class Lists(NamedTuple):
     """What is recommended to each user, at both levels."""
 
     items: Tensor  # [B, count] best first, 0 for none
+    item_score: Tensor  # [B, count] of each item, -inf for one that fills the list
     own: Tensor  # [B] how many of them have the IDs below; those behind them are popular ones that fill the list
-    rows: Tensor  # [B, W] their IDs as rows of the catalogue's, best first, -1 for none
-    score: Tensor  # [B, W] of each ID, -inf for none
+    rows: Tensor  # [B, W] IDs as rows of the catalogue's, best first, -1 for none
     generated: Tensor  # [B] how many IDs the model gave
     distinct: Tensor  # [B] how many of them differ
     existing: Tensor  # [B] how many of those are in the catalogue
@@ -47,11 +47,12 @@ class SidRecommender(SequentialRecommender):
         """An ID all of whose items are left out is left out too."""
         groups = self.catalogue.groups
         items, own = rank_items(found.rows, groups, self.catalogue.popular, count, seen)
-        rows, score = found.rows, found.score
+        is_its = self.catalogue.row[items][:, :, None] == found.rows[:, None, :]  # [B, count, W]
+        score = torch.where(is_its, found.score[:, None, :], -torch.inf).amax(-1)
+        rows = found.rows
         if seen is not None:
-            kept = has_new_item(rows, groups, seen)
-            rows, score = moved_up(rows, kept, -1), moved_up(score, kept, -torch.inf)
-        return Lists(items, own, rows, score, found.generated, found.distinct, (found.rows >= 0).sum(1))
+            rows = moved_up(rows, has_new_item(rows, groups, seen), -1)
+        return Lists(items, score, own, rows, found.generated, found.distinct, (found.rows >= 0).sum(1))
 
     def full_sort_predict(self, interaction) -> Tensor:
         """[B, items]: scores that order all items as `rank` does, without ties. Minus the rank: the log-probability of

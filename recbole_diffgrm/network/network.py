@@ -6,7 +6,7 @@ digits, M codes, d model width, h heads.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 MASKED = -1  # in place of a code: the digit is to be predicted
+REPEAT_SCALE = 20.0  # logits for each unit of the weight: it has to go far in as many steps as the others take
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class Shape:
     dropout: float
     max_length: int  # items of a history
     sink: bool  # unused places of a history take part of the decoder's attention
+    encoder_dropout: float | None = None  # None: as `dropout`
+    causal: bool = False  # an item of a history sees those before it only
+    items: int = 0  # of the catalogue and one for padding, where items have embeddings of their own beside their digits
 
 
 class History(NamedTuple):
@@ -41,44 +45,38 @@ class History(NamedTuple):
 class DiffGRMNetwork(nn.Module):
     def __init__(self, shape: Shape):
         super().__init__()
+        if shape.encoder_dropout is None:
+            shape = replace(shape, encoder_dropout=shape.dropout)
         self.shape = shape
         d = shape.width
         self.code_embedding = nn.Parameter(torch.empty(shape.digits, shape.codes, d))
         self.mask_embedding = nn.Parameter(torch.empty(shape.digits, d))
         self.position_embedding = nn.Parameter(torch.empty(shape.max_length, d))
-        self.item_inner = nn.Linear(shape.digits * d, d)
-        self.item_outer = nn.Linear(d, d)
-        self.encoder = nn.ModuleList(EncoderLayer(shape) for _ in range(shape.encoder_layers))
+        if shape.items:
+            self.item_embedding = nn.Parameter(torch.empty(shape.items, d))
+            self.item_norm = nn.LayerNorm(d)
+            self.repeat_weight = nn.Parameter(torch.empty(()))
+        else:
+            self.item_inner = nn.Linear(shape.digits * d, d)
+            self.item_outer = nn.Linear(d, d)
+        in_encoder = replace(shape, dropout=shape.encoder_dropout)
+        self.encoder = nn.ModuleList(EncoderLayer(in_encoder) for _ in range(shape.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.decoder_layers))
         self.norm = nn.LayerNorm(d)  # of both outputs
         self._initialise()
 
     def _initialise(self) -> None:
         for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
+            if name.endswith("bias") or name == "repeat_weight":
                 nn.init.zeros_(parameter)
             elif "norm" not in name:
                 nn.init.normal_(parameter, std=0.02)
 
     def encode(self, sids: Tensor, length: Tensor) -> History:
         """Histories [B, L, n] of codes, padded on the right, and their lengths [B]."""
-        is_item = torch.arange(sids.shape[1], device=sids.device) < length[:, None]  # [B, L]
-        x = self._items(sids) + self.position_embedding[: sids.shape[1]]
-        x = dropout(x, self.shape.dropout, self.training)  # [B, L, d]
-        no_padding = _log(is_item)[:, None, None, :]  # [B, 1, 1, L]
-        for layer in self.encoder:
-            x = layer(x, no_padding)
-        x = self.norm(x)
-        keys, values = zip(*(layer.project(x) for layer in self.decoder))
-        if not self.shape.sink:
-            return History(list(keys), list(values), no_padding)
-        # The release pads to max_length with zero states: each padded place has logit 0 and value 0. All of them
-        # together are one place of value 0 whose logit is the log of their number.
-        unused = (self.shape.max_length - length).to(x.dtype).log()[:, None, None, None]  # -inf for none
-        bias = torch.cat([no_padding, unused], dim=-1)
-        return History([F.pad(k, (0, 0, 0, 1)) for k in keys], [F.pad(v, (0, 0, 0, 1)) for v in values], bias)
+        return self.project(self.read(self.joined_digits(sids), length), length)
 
-    def _items(self, sids: Tensor) -> Tensor:
+    def joined_digits(self, sids: Tensor) -> Tensor:
         """[B, L, n] -> [B, L, d]: an MLP on the joined digit embeddings.
 
         The first layer is linear in each digit's embedding, so it is applied to the n * M codes once, not to every
@@ -87,9 +85,54 @@ class DiffGRMNetwork(nn.Module):
         n, m, d = self.code_embedding.shape
         weight = self.item_inner.weight.view(d, n, d).permute(1, 2, 0)  # [n, d in, d out]
         parts = torch.bmm(self.code_embedding, weight).view(n * m, d)
-        offset = torch.arange(n, device=sids.device) * m
-        summed = F.embedding_bag((sids + offset).view(-1, n), parts, mode="sum").view(*sids.shape[:2], d)
-        return self.item_outer(F.relu(summed + self.item_inner.bias))
+        return self.item_outer(F.relu(self._sum_of_digits(sids, parts) + self.item_inner.bias))
+
+    def item_vectors(self, items: Tensor, sids: Tensor) -> Tensor:
+        """Items [...] and their IDs [..., n] -> [..., d]: its own vector, and those of its digits."""
+        shared = self._sum_of_digits(sids, self.code_embedding.flatten(0, 1))
+        return F.embedding(items, self.item_embedding) + shared
+
+    def _sum_of_digits(self, sids: Tensor, parts: Tensor) -> Tensor:
+        """[..., n], and what each of the n * M codes adds [n * M, d] -> [..., d]"""
+        n, m, d = self.code_embedding.shape
+        place = sids + torch.arange(n, device=sids.device) * m
+        return F.embedding_bag(place.view(-1, n), parts, mode="sum").view(*sids.shape[:-1], d)
+
+    def read(self, x: Tensor, length: Tensor) -> Tensor:
+        """Vectors of the items of histories [B, L, d], padded on the right, and lengths [B] -> states [B, L, d]"""
+        x = x + self.position_embedding[: x.shape[1]]
+        if self.shape.items:
+            x = self.item_norm(x)
+        x = dropout(x, self.shape.encoder_dropout, self.training)
+        is_seen = _before(x.shape[1], length)[:, None]  # [B, 1, L]
+        if self.shape.causal:
+            is_seen = is_seen & torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
+        for layer in self.encoder:
+            x = layer(x, _log(is_seen)[:, None])
+        return self.norm(x)
+
+    def project(self, states: Tensor, length: Tensor, row: Tensor | None = None) -> History:
+        """The first `length` [B] states of each history [B, L, d], for the decoder. With `row` [T]: histories row[t]
+        up to length[t], and states are projected once for all of them."""
+        keys, values = zip(*(layer.project(states) for layer in self.decoder))
+        if row is not None:
+            keys, values = ([part.index_select(0, row) for part in parts] for parts in (keys, values))
+        no_padding = _log(_before(states.shape[1], length))[:, None, None]  # [B, 1, 1, L]
+        if not self.shape.sink:
+            return History(list(keys), list(values), no_padding)
+        # The release pads to max_length with zero states: each padded place has logit 0 and value 0. All of them
+        # together are one place of value 0 whose logit is the log of their number.
+        unused = (self.shape.max_length - length).to(states.dtype).log()[:, None, None, None]  # -inf for none
+        bias = torch.cat([no_padding, unused], dim=-1)
+        return History([F.pad(k, (0, 0, 0, 1)) for k in keys], [F.pad(v, (0, 0, 0, 1)) for v in values], bias)
+
+    def item_logits(self, states: Tensor, vectors: Tensor, seen: Tensor) -> Tensor:
+        """States [T, d], vectors of all items [items, d], items of their histories [T, L], 0 for none -> [T, items].
+
+        Items of the history have a bias, for each time they occur, learned like all else: data without repeats say so.
+        """
+        bias = torch.where(seen > 0, REPEAT_SCALE * self.repeat_weight, 0.0)
+        return (states @ vectors.T).scatter_add(1, seen, bias.to(states.dtype))
 
     def decode(self, digits: Tensor, history: History, wanted: Tensor | None = None) -> Tensor:
         """Partial IDs [B, V, n], MASKED where a digit is to be predicted -> states [B, V, n, d].
@@ -233,6 +276,11 @@ def _split(x: Tensor, heads: int) -> Tensor:
 def _join(x: Tensor) -> Tensor:
     """[B, h, T, d / h] -> [B, T, d]"""
     return x.transpose(1, 2).flatten(2)
+
+
+def _before(size: int, length: Tensor) -> Tensor:
+    """[B, size]: is the place below the length [B]?"""
+    return torch.arange(size, device=length.device) < length[:, None]
 
 
 def _log(mask: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from recbole_diffgrm import compat
 from recbole_diffgrm.config.config import Config, changed_config, check_model_name
 from recbole_diffgrm.data.loader import ranked_at_once
 from recbole_diffgrm.decoding.catalogue import Catalogue
+from recbole_diffgrm.decoding.scores import mask_scores, top_items
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.evaluation.ranking import mask_scores, top_items
 from recbole_diffgrm.running import items
 from recbole_diffgrm.running.items import Items
 from recbole_diffgrm.running.result import RunResult
@@ -139,10 +139,7 @@ class Recommender:
         batch, seen = self._batch(histories), self._seen(histories)
         if compat.makes_lists(type(self.model)):
             lists = self.model.rank(batch, k, seen)
-            rows = self.model.catalogue.row[lists.items]  # [B, k]
-            is_its = rows[:, :, None] == lists.rows[:, None, :]  # [B, k, W]
-            score = torch.where(is_its, lists.score[:, None, :], -torch.inf).amax(-1)
-            found = lists.items
+            found, score = lists.items, lists.item_score
         else:
             scores = mask_scores(self.model.full_sort_predict(batch).view(len(histories), -1).float(), seen)
             found = top_items(scores, k)

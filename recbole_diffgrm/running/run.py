@@ -109,6 +109,8 @@ class _Run:
         rows = training_rows(flat, [valid_set.inter_feat, test_set.inter_feat])
         # Targets, as RecBole counts them; the same for all models, whichever of them they train on.
         counts = Counter(flat.item[rows[flat.position[rows] > 0]].tolist())
+        if config["valid_users"]:
+            valid_set = _drawn(valid_set, config["valid_users"], config["seed"])
         valid = EvalLoader(config, valid_set, trim, counts) if len(valid_set) else None
         test = EvalLoader(config, test_set, trim, counts) if len(test_set) else None
         statistics = dataset.statistics() | {
@@ -245,6 +247,13 @@ def _stages(config: Config) -> list[tuple[str, int]]:
     if config.model == "S3Rec":
         return [("pretrain", config["pretrain_epochs"]), ("finetune", config["epochs"])]
     return [("train", config["epochs"])]
+
+
+def _drawn(dataset: FlatSequentialDataset, users: int, seed: int) -> FlatSequentialDataset:
+    """So many of its samples, in their order."""
+    samples = dataset.inter_feat
+    chosen = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))[:users].sort().values
+    return dataset.copy(samples.select(samples.rows[chosen]))
 
 
 def _longest(dataset: FlatSequentialDataset) -> FlatSequentialDataset:

@@ -5,7 +5,7 @@ import torch
 
 from recbole_diffgrm.decoding.catalogue import Catalogue
 from recbole_diffgrm.decoding.items import dense_scores, has_new_item, moved_up, rank_items
-from recbole_diffgrm.evaluation.ranking import mask_scores, top_items
+from recbole_diffgrm.decoding.scores import mask_scores, top_items
 
 
 def catalogue(codes, order="popularity", items=30):

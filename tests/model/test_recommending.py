@@ -13,8 +13,9 @@ from recbole_diffgrm.cli import main
 from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.data.dataset import load_dataset
 from recbole_diffgrm.data.loader import EvalLoader
+from recbole_diffgrm.decoding.scores import mask_scores, top_items
 from recbole_diffgrm.evaluation.evaluate import evaluate
-from recbole_diffgrm.evaluation.ranking import NOT_RANKED, mask_scores, target_ranks, top_items
+from recbole_diffgrm.evaluation.ranking import NOT_RANKED, target_ranks
 from recbole_diffgrm.running.comparison import per_user
 from recbole_diffgrm.running.inputs import attach
 from tests.conftest import write_dataset
@@ -48,7 +49,7 @@ def test_neither_batch_nor_chunk_nor_padding_matters(options, decoding):
     width = chunked.rows.shape[1]
     assert torch.equal(chunked.items, together.items)
     assert torch.equal(chunked.rows, together.rows[:, :width])
-    assert torch.allclose(chunked.score, together.score[:, :width], atol=1e-9)
+    assert torch.allclose(chunked.item_score, together.item_score, atol=1e-9)
     for user in (0, 31, 59):
         alone = model.rank(samples.cut(torch.tensor([user])), 12)
         assert torch.equal(alone.items[0], together.items[user])

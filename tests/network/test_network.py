@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from recbole_diffgrm.network.network import MASKED, DiffGRMNetwork, Shape, dropout
+from recbole_diffgrm.network.network import MASKED, REPEAT_SCALE, DiffGRMNetwork, Shape, dropout
 
 SHAPE = Shape(
     digits=3,
@@ -187,3 +187,69 @@ def test_dropout(probability):
     torch.rand(1001, 99)
     assert torch.equal(dropout(x, probability, training=True), y)
     assert dropout(x, probability, training=False) is x
+
+
+WITH_ITEMS = Shape(**{**vars(SHAPE), "items": 11, "causal": True})
+
+
+def items_and_ids(seed=3):
+    """IDs [11, n] of all items, histories [3, 6] of items, and their lengths."""
+    draw = torch.Generator().manual_seed(seed)
+    sids = torch.randint(SHAPE.codes, (11, SHAPE.digits), generator=draw)
+    return sids, torch.randint(1, 11, (3, 6), generator=draw), torch.tensor([6, 2, 4])
+
+
+def test_vectors_of_items():
+    net, (sids, _, _) = network(WITH_ITEMS), items_and_ids()
+    vectors = net.item_vectors(torch.arange(11), sids)
+    for item in range(11):
+        expected = net.item_embedding[item] + sum(net.code_embedding[k, code] for k, code in enumerate(sids[item]))
+        assert torch.allclose(vectors[item], expected)
+    assert torch.equal(net.item_vectors(torch.tensor([[3, 9]]), sids[[[3, 9]]])[0], vectors[[3, 9]])
+
+
+def test_a_causal_encoder_reads_each_prefix_alone():
+    net, (sids, items, length) = network(WITH_ITEMS), items_and_ids()
+    states = net.read(net.item_vectors(items, sids[items]), length)
+    for row in range(3):
+        for known in range(1, int(length[row]) + 1):
+            prefix = items[row : row + 1, :known]
+            alone = net.read(net.item_vectors(prefix, sids[prefix]), torch.tensor([known]))
+            assert torch.allclose(states[row, known - 1], alone[0, -1], atol=1e-12)
+
+
+@pytest.mark.parametrize("sink", [True, False])
+def test_prefixes_of_a_history_for_the_decoder(sink):
+    """States are projected once for all prefixes: the same as each prefix by itself."""
+    net = network(Shape(**{**vars(WITH_ITEMS), "sink": sink}))
+    sids, items, length = items_and_ids()
+    views = torch.randint(-1, SHAPE.codes, (4, 2, SHAPE.digits), generator=torch.Generator().manual_seed(5))
+    row, known = torch.tensor([0, 0, 1, 2]), torch.tensor([1, 6, 2, 3])
+    states = net.read(net.item_vectors(items, sids[items]), length)
+    together = net.decode(views, net.project(states, known, row))
+    for number, (r, k) in enumerate(zip(row, known)):
+        prefix = items[r : r + 1, :k]
+        history = net.project(net.read(net.item_vectors(prefix, sids[prefix]), k[None]), k[None])
+        assert torch.allclose(together[number], net.decode(views[number : number + 1], history)[0], atol=1e-12)
+
+
+@torch.no_grad()
+def test_logits_of_items():
+    net, (sids, _, _) = network(WITH_ITEMS), items_and_ids()
+    vectors = net.item_vectors(torch.arange(11), sids)
+    states = torch.randn(3, SHAPE.width, dtype=torch.double)
+    seen = torch.tensor([[1, 2, 3], [7, 0, 0], [5, 6, 0]])
+    logits = net.item_logits(states, vectors, seen)
+    for row in range(3):
+        for item in range(11):
+            bias = REPEAT_SCALE * net.repeat_weight if item in seen[row][seen[row] > 0] else 0
+            assert float(logits[row, item]) == pytest.approx(float(states[row] @ vectors[item] + bias))
+
+
+def test_dropout_of_the_encoder_is_its_own():
+    net = network(Shape(**{**vars(WITH_ITEMS), "encoder_dropout": 0.5})).train()
+    sids, items, length = items_and_ids()
+    read = [net.read(net.item_vectors(items, sids[items]), length) for _ in range(2)]
+    assert not torch.equal(*read)
+    history, views = net.project(read[0], length), torch.full((3, 1, SHAPE.digits), MASKED)
+    assert torch.equal(net.decode(views, history), net.decode(views, history))

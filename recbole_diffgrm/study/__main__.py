@@ -1,0 +1,114 @@
+"""python -m recbole_diffgrm.study: run what is missing of a study, then write its page."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from recbole_diffgrm.cli import parse_arguments
+from recbole_diffgrm.errors import Interrupted, UserError
+from recbole_diffgrm.files import write_text
+
+USAGE = """\
+Run the runs of a study that are not finished, one after the other, and write what came of it.
+
+  python -m recbole_diffgrm.study properties/study/Amazon_Beauty.yaml --data_path=FOLDER
+  python -m recbole_diffgrm.study properties/study/Amazon_Beauty.yaml --data_path=FOLDER --only="SASRec; GRU4Rec"
+  python -m recbole_diffgrm.study properties/study/Amazon_Beauty.yaml --render
+
+  --only="NAME; NAME"    these runs only; a second process may take others (threads: OMP_NUM_THREADS=1 for each)
+  --report               run nothing: gather what is finished, and write
+  --render               the page alone, out of results/<study>.json, without data or runs
+  --results=FOLDER       where <study>.json, .md and .png go (default: results)
+  --readme=FILE          also put the short table between its marks in this file
+  --data_path --output_dir --cache_dir ...   as for run_recbole_diffgrm.py, where they do not change an outcome
+
+A run that was stopped goes on where it was; a finished one is kept. Format: recbole_diffgrm/study/plan.py.
+"""
+FLAGS = {"report", "render"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "--help" in arguments or "-h" in arguments or not arguments:
+        print(USAGE, end="")
+        return 0 if arguments else 2
+    try:
+        if arguments[0].startswith("--"):
+            raise UserError("the first argument is the YAML file of a study (see --help)")
+        return _main(Path(arguments[0]), parse_arguments(arguments[1:]))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(stop, file=sys.stderr)
+        return 128 + stop.signal_number
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+def _main(path: Path, options: dict[str, Any]) -> int:
+    from recbole_diffgrm.study.plan import read_plan
+    from recbole_diffgrm.study.summary import Summary, gather
+
+    plan = read_plan(path)
+    for flag in FLAGS & set(options):
+        if options[flag] is not True:
+            raise UserError(f"--{flag} takes no value")
+    report, render = options.pop("report", False), options.pop("render", False)
+    results, readme = Path(options.pop("results", "results")), options.pop("readme", None)
+    only = [name.strip() for name in str(options.pop("only", "")).split(";") if name.strip()]
+    for name in only:
+        if name not in plan.runs:
+            raise UserError(f"--only: there is no run {name!r} in {path}")
+    failed = []
+    if not report and not render:
+        failed = _run([plan.runs[name] for name in only or plan.runs], plan.dataset, options)
+    results.mkdir(parents=True, exist_ok=True)
+    summary_path = results / f"{path.stem}.json"
+    if not render:
+        gather(plan, options).save(summary_path)
+    # From the file in either case: what is written can be written again by anyone who has it.
+    _write(Summary.load(summary_path), path.stem, results, readme)
+    for name, error in failed:
+        print(f"error: {name}: {error}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _run(planned: list, dataset: str, options: dict[str, Any]) -> list[tuple[str, Exception]]:
+    from recbole_diffgrm.running.run import execute
+
+    configs = {run.name: run.configs(dataset, options) for run in planned}  # all first: mistakes are found at once
+    failed = []
+    for number, (name, of_seeds) in enumerate(configs.items(), start=1):
+        for config in of_seeds:
+            print(f"{number} of {len(configs)}: {name}, seed {config['seed']}", flush=True)
+            try:
+                execute(config, resume=True, reuse=True)
+            except Interrupted:
+                raise
+            except Exception as error:  # one run failing must not lose the others
+                if not isinstance(error, UserError):
+                    traceback.print_exc()
+                failed.append((name, error))
+    return failed
+
+
+def _write(summary, name: str, results: Path, readme: str | None) -> None:
+    from recbole_diffgrm.study import charts, page
+
+    page_path = results / f"{name}.md"
+    write_text(page.render(summary, name), page_path)
+    if summary.short_table:
+        charts.draw_bars(summary, results / f"{name}-bars.png")
+        charts.draw_curves(summary, results / f"{name}-curves.png")
+    if readme is not None:
+        target = Path(readme)
+        write_text(page.with_short_table(target.read_text(encoding="utf-8"), summary, name), target)
+    print(f"results: {page_path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""A study is a YAML file: named runs in sections, what each is compared with, and the rows of the short table.
+
+    dataset: Amazon_Beauty
+    settings: {seed: 2020}                 # of every run
+    sections:
+      - title: Baselines
+        text: What was searched.
+        compared_with: SASRec              # each run of the section is tested against this one
+        runs:
+          SASRec: {model: SASRec, settings: {epochs: 16}}
+          DiffGRM: {model: DiffGRM, config_files: [preset/item.yaml], seeds: [1, 2], settings: {...}}
+    short_table: {SASRec: [SASRec, "SASRec, wide"]}   # row: runs, of which the best in validation is shown
+    champion: DiffGRM                      # row of the short table that the others are tested against
+    published: {text: ..., rows: {...}}    # numbers from elsewhere
+
+Config files are found below properties/. `{data_path}` in a setting stands for the folder of the data sets.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recbole_diffgrm.config.config import WITHOUT_INFLUENCE, Config, build_config
+from recbole_diffgrm.config.layers import properties_dir, read_yaml
+from recbole_diffgrm.errors import UserError
+
+STUDY_KEYS = {"dataset", "title", "text", "settings", "sections", "short_table", "champion", "published", "remarks"}
+SECTION_KEYS = {"title", "text", "compared_with", "runs"}
+RUN_KEYS = {"model", "config_files", "settings", "seeds"}
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    name: str
+    model: str
+    config_files: list[str]  # below properties/
+    settings: dict[str, Any]
+    seeds: list[int]  # empty: that of the settings
+
+    def configs(self, dataset: str, options: Mapping[str, Any]) -> list[Config]:
+        """One for each seed."""
+        data_path = str(options.get("data_path", "dataset"))
+        settings = {
+            key: value.replace("{data_path}", data_path) if isinstance(value, str) else value
+            for key, value in self.settings.items()
+        }
+        files = [properties_dir() / name for name in self.config_files]
+        of_seeds = [{"seed": seed} for seed in self.seeds] or [{}]
+        return [
+            build_config(self.model, dataset, files, {**settings, **_read_by(self.model, options), **seed})
+            for seed in of_seeds
+        ]
+
+    def command(self, dataset: str) -> str:
+        """What runs it alone."""
+        files = " ".join(f"properties/{name}" for name in self.config_files)
+        settings = {**self.settings, **({"seeds": ",".join(map(str, self.seeds))} if self.seeds else {})}
+        words = [f"--model={self.model}", f"--dataset={dataset}", *([f"--config_files='{files}'"] if files else [])]
+        words += [f"--{key}={_as_word(value)}" for key, value in settings.items()]
+        return " ".join(["python run_recbole_diffgrm.py", *words])
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    text: str
+    compared_with: str | None
+    runs: list[PlannedRun]
+
+
+@dataclass(frozen=True)
+class Plan:
+    path: Path
+    dataset: str
+    content: dict[str, Any]  # of the file
+    sections: list[Section]
+    short_table: dict[str, list[str]]  # row: names of runs
+    champion: str | None
+
+    @property
+    def runs(self) -> dict[str, PlannedRun]:
+        return {run.name: run for section in self.sections for run in section.runs}
+
+
+def read_plan(path: Path) -> Plan:
+    content = read_yaml(path)
+    _check_keys(content, STUDY_KEYS, {"dataset", "sections"}, str(path))
+    sections = []
+    for section in content["sections"]:
+        _check_keys(section, SECTION_KEYS, {"title", "runs"}, f"{path}: a section")
+        runs = []
+        for name, run in section["runs"].items():
+            _check_keys(run, RUN_KEYS, {"model"}, f"{path}: {name}")
+            settings = {**content.get("settings", {}), **run.get("settings", {})}
+            runs.append(PlannedRun(name, run["model"], run.get("config_files", []), settings, run.get("seeds", [])))
+        sections.append(Section(section["title"], section.get("text", ""), section.get("compared_with"), runs))
+    names = [run.name for section in sections for run in section.runs]
+    if len(set(names)) != len(names):
+        raise UserError(f"{path}: two runs have the same name")
+    table = content.get("short_table", {})
+    wanted = [section.compared_with for section in sections if section.compared_with]
+    for name in [*wanted, *(name for of_row in table.values() for name in of_row)]:
+        if name not in names:
+            raise UserError(f"{path}: there is no run {name!r}")
+    champion = content.get("champion")
+    if champion is not None and champion not in table:
+        raise UserError(f"{path}: the champion {champion!r} is no row of short_table")
+    return Plan(path, content["dataset"], content, sections, table, champion)
+
+
+def _read_by(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that a run may be given from outside: none that changes its outcome."""
+    from recbole_diffgrm.config.config import known_keys
+
+    for key in options:
+        if key not in WITHOUT_INFLUENCE:
+            usable = ", ".join(sorted(WITHOUT_INFLUENCE))
+            raise UserError(f"--{key}: the plan decides; from outside only {usable} can be set")
+    return {key: value for key, value in options.items() if key in known_keys(model)}
+
+
+def _check_keys(content: Any, known: set[str], needed: set[str], where: str) -> None:
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: expected lines `key: value`")
+    for key in content:
+        if key not in known:
+            raise UserError(f"{where}: {key!r} is not one of {', '.join(sorted(known))}")
+    for key in needed - set(content):
+        raise UserError(f"{where}: {key} is missing")
+
+
+def _as_word(value: Any) -> str:
+    text = "~" if value is None else str(value)
+    return f"'{text}'" if any(c in text for c in " *{[") else text

@@ -1,0 +1,97 @@
+"""What came of a study, as one JSON file: results of all finished runs and the tests between them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.evaluation.significance import paired_p_value
+from recbole_diffgrm.files import write_json
+from recbole_diffgrm.running import rundir
+from recbole_diffgrm.running.comparison import Row, per_user
+from recbole_diffgrm.running.result import RunResult
+from recbole_diffgrm.study.plan import Plan
+
+RANKINGS = {"rank": "item, all", "rank_new": "item, new", "sid_rank": "SID"}  # in ranks.npz
+TESTED = "ndcg@10"
+
+
+@dataclass(frozen=True)
+class Summary:
+    plan: dict[str, Any]
+    commands: dict[str, str]
+    rows: dict[str, Row]  # of each finished run
+    tests: dict[str, dict[str, float]]  # run: ranking: p-value against what its section is compared with
+    short_table: dict[str, str]  # row: the run that is shown
+    champion_tests: dict[str, dict[str, float]]  # row: ranking: p-value against the champion
+
+    def save(self, path: Path) -> None:
+        content = asdict(self) | {"rows": {name: [_kept(run) for run in row.runs] for name, row in self.rows.items()}}
+        write_json(content, path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Summary":
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"{path} does not exist: run the study first") from None
+        rows = {
+            name: Row(name, [RunResult(run_dir=Path(), **run) for run in runs])
+            for name, runs in content["rows"].items()
+        }
+        return cls(**{**content, "rows": rows})
+
+
+def gather(plan: Plan, options: Mapping[str, Any]) -> Summary:
+    """All runs of the plan that are finished with all their seeds."""
+    rows = {}
+    for name, planned in plan.runs.items():
+        configs = planned.configs(plan.dataset, options)
+        results = [rundir.latest_finished(c, c.identity(rundir.fingerprint(c))) for c in configs]
+        if all(results):
+            rows[name] = Row(name, results)
+    tests = {
+        run.name: _tests(rows[run.name], rows[section.compared_with])
+        for section in plan.sections
+        for run in section.runs
+        if section.compared_with in rows and run.name in rows and run.name != section.compared_with
+    }
+    short_table = {}
+    for label, names in plan.short_table.items():
+        finished = [name for name in names if name in rows]
+        if finished:
+            short_table[label] = max(finished, key=lambda name: _validation(rows[name]))
+    champion = short_table.get(plan.champion)
+    champion_tests = {
+        label: _tests(rows[name], rows[champion])
+        for label, name in short_table.items()
+        if champion and name != champion
+    }
+    commands = {name: planned.command(plan.dataset) for name, planned in plan.runs.items()}
+    return Summary(plan.content, commands, rows, tests, short_table, champion_tests)
+
+
+def _validation(row: Row) -> float:
+    return float(np.mean([run.valid[TESTED] for run in row.runs]))
+
+
+def _tests(row: Row, reference: Row) -> dict[str, float]:
+    """Paired t-test of the users' NDCG@10, for each ranking that both have."""
+    tests = {}
+    for ranks in RANKINGS:
+        if ranks != "sid_rank" or all(f"sid_{TESTED}" in run.test for run in (*row.runs, *reference.runs)):
+            tests[ranks] = paired_p_value(per_user(row.runs, ranks), per_user(reference.runs, ranks))
+    return tests
+
+
+def _kept(run: RunResult) -> dict[str, Any]:
+    """A result without its place on disk, what is in the plan anyway, and statistics of single digits."""
+    content = asdict(run)
+    del content["run_dir"]
+    content["config"] = {}
+    content["curve"] = [{key: value for key, value in entry.items() if key != "statistics"} for entry in run.curve]
+    return content
