@@ -300,3 +300,21 @@ def test_choice_of_training_samples(tiny):
     assert between[1:] == once[1:] == [valid, test]
     with pytest.raises(UserError, match="no training sample of tiny has 30 items"):
         parts(min_history=30)
+
+
+@pytest.mark.parametrize("longest", [3, 4, 50])
+def test_whole_sequences(tiny, longest):
+    """Every item but a user's first is a target once: the last of a sample, or one of its history but the first."""
+    config = make_config(tiny, "DiffGRM", every_position=True, min_history=1, MAX_ITEM_LIST_LENGTH=longest)
+    dataset = FlatSequentialDataset(config)
+    train, valid, test = dataset.build()
+    flat, samples = train.inter_feat.flat, train.inter_feat
+    targets = []
+    for row, length in zip(samples.rows.tolist(), samples.lengths(samples.rows).tolist()):
+        assert length >= 1
+        targets += range(row - length + 1, row + 1)
+    held_out = {*valid.inter_feat.rows.tolist(), *test.inter_feat.rows.tolist()}
+    expected = [row for row in range(len(flat.item)) if flat.position[row] > 0 and row not in held_out]
+    assert sorted(targets) == expected
+    if longest == 50:
+        assert len(samples) == 60  # one a user

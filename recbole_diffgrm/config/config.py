@@ -284,8 +284,9 @@ def _defaults(model: str) -> dict[str, Any]:
 
 def _check_positions(values: dict[str, Any]) -> None:
     """Targets of DiffGRM's training fit the samples."""
-    if values["every_position"] and values["sliding_window"]:
-        raise UserError("every_position: needs one sample a user, sliding_window: False")
+    every = {"sliding_window": True, "min_history": 1, "max_history": None}
+    if values["every_position"] and any(values[key] != value for key, value in every.items()):
+        raise UserError("every_position: every item is a target: sliding_window: True, min_history: 1, max_history: ~")
     if values["id_targets"] is not None and not values["every_position"]:
         raise UserError("id_targets: only every_position reads it")
     if values["id_weight"] != _defaults("DiffGRM")["id_weight"] and not values["item_head"]:

@@ -159,7 +159,9 @@ class FlatSequentialDataset(SequentialDataset):
 
     def _chosen_for_training(self, samples: PrefixSamples) -> PrefixSamples:
         shortest, longest = self.config["min_history"], self.config["max_history"]
-        if self.config["sliding_window"]:
+        if self.config["every_position"]:
+            chosen = samples.whole_sequences()
+        elif self.config["sliding_window"]:
             chosen = samples.with_history(shortest, longest)
         else:
             chosen = samples.last_of_each_user().with_history(shortest, None)

@@ -129,6 +129,15 @@ class PrefixSamples:
         is_last[:-1] = user[1:] != user[:-1]
         return self.select(self.rows[is_last])
 
+    def whole_sequences(self) -> "PrefixSamples":
+        """As few samples as hold every item of a user, as target or in a history: the last of each user and, where that
+        does not reach back to the first, every max_length-th before it."""
+        user = self.column(self.fields.user)
+        position = self.flat.position[self.rows.long()]
+        ends = torch.nonzero(torch.diff(user, append=user.new_tensor([-1]))).squeeze(1)  # each user's last sample
+        last = torch.repeat_interleave(position[ends], torch.diff(ends, prepend=ends.new_tensor([-1])))
+        return self.select(self.rows[(last - position) % self.max_length == 0])
+
     def full_histories(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """(row in the batch, item) of everything before the targets, however long ago: what a user has had."""
         rows = self.rows[index].long()

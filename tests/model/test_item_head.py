@@ -13,7 +13,7 @@ from recbole_diffgrm.evaluation.ranking import NOT_RANKED, target_ranks
 from recbole_diffgrm.model.diffgrm import Targets
 from tests.model import test_diffgrm, test_recommending
 
-EVERY = {"every_position": True, "sliding_window": False, "min_history": 1}
+EVERY = {"every_position": True, "min_history": 1}
 
 
 @pytest.mark.parametrize("item_head", [True, False])
@@ -140,7 +140,9 @@ def test_learns_that_nothing_is_bought_twice(options):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"every_position": True}, "sliding_window: False"),
+        ({"every_position": True}, "min_history: 1"),
+        ({**EVERY, "sliding_window": False}, "sliding_window: True"),
+        ({**EVERY, "max_history": 50}, "max_history: ~"),
         ({"id_targets": 2}, "only every_position reads it"),
         ({"id_weight": 0.5}, "only item_head reads it"),
     ],
