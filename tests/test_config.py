@@ -155,6 +155,7 @@ BAD_VALUES = {
     "cross_attention_sink": 1,
     "encoder_dropout_prob": 1.0,
     "item_head": 1,
+    "item_text": "title",
     "id_weight": -0.1,
     "every_position": "all",
     "id_targets": 0,

@@ -291,6 +291,8 @@ def _check_positions(values: dict[str, Any]) -> None:
         raise UserError("id_targets: only every_position reads it")
     if values["id_weight"] != _defaults("DiffGRM")["id_weight"] and not values["item_head"]:
         raise UserError("id_weight: only item_head reads it")
+    if values["item_text"] and not values["item_head"]:
+        raise UserError("item_text: only item_head reads it")
 
 
 def _check_views(values: dict[str, Any]) -> None:

@@ -184,6 +184,7 @@ RULES: dict[str, Rule] = {
     "cross_attention_sink": BOOLEAN,
     "encoder_dropout_prob": optional(PROBABILITY),
     "item_head": BOOLEAN,
+    "item_text": BOOLEAN,
     "id_weight": number(0),
     "every_position": BOOLEAN,
     "id_targets": optional(integer(1)),

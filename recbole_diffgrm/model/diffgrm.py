@@ -50,6 +50,7 @@ class DiffGRM(SidRecommender):
         super().__init__(config, dataset)
         digits = self.catalogue.digits
         self.has_item_head, self.id_weight = config["item_head"], config["id_weight"]
+        self.register_buffer("text_vectors", dataset.text_vectors if config["item_text"] else None)  # [items, t]
         self.every_position, self.id_targets = config["every_position"], config["id_targets"]
         self.network = DiffGRMNetwork(
             Shape(
@@ -65,6 +66,7 @@ class DiffGRM(SidRecommender):
                 sink=config["cross_attention_sink"],
                 encoder_dropout=config["encoder_dropout_prob"],
                 causal=self.every_position,
+                text=0 if self.text_vectors is None else self.text_vectors.shape[1],
                 items=self.n_items if self.has_item_head else 0,
             )
         )
@@ -103,16 +105,21 @@ class DiffGRM(SidRecommender):
     def _item_logits(self, states: Tensor, targets: Targets, items: Tensor) -> Tensor:
         """[T, items]"""
         everything = torch.arange(self.n_items, device=items.device)
-        vectors = self.network.item_vectors(everything, self.catalogue.sids(everything))
+        vectors = self._vectors(everything)
         is_later = torch.arange(items.shape[1], device=items.device) > targets.place[:, None]
         seen = items[targets.row].masked_fill(is_later, 0)  # [T, L]
         return self.network.item_logits(states[targets.row, targets.place], vectors, seen)
 
     def _read(self, interaction) -> Tensor:
         """States of the history's items [B, L, d]."""
-        items, sids = interaction[self.ITEM_SEQ], self.catalogue.sids(interaction[self.ITEM_SEQ])
-        vectors = self.network.item_vectors(items, sids) if self.has_item_head else self.network.joined_digits(sids)
-        return self.network.read(vectors, interaction[self.ITEM_SEQ_LEN])
+        return self.network.read(self._vectors(interaction[self.ITEM_SEQ]), interaction[self.ITEM_SEQ_LEN])
+
+    def _vectors(self, items: Tensor) -> Tensor:
+        """[...] -> [..., d]"""
+        sids = self.catalogue.sids(items)
+        if not self.has_item_head:
+            return self.network.joined_digits(sids)
+        return self.network.item_vectors(items, sids, None if self.text_vectors is None else self.text_vectors[items])
 
     def epoch_statistics(self, sums: Mapping[str, list[float]], epochs: int) -> dict[str, Any]:
         """What the trainer shows after each epoch. ESP, effective sample passes: epochs times views; the paper gives it

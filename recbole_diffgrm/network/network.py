@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 MASKED = -1  # in place of a code: the digit is to be predicted
+TEXT_SCALE = 4.0  # length of a text vector: with weights as small as all others are at first, its part is not lost
 REPEAT_SCALE = 20.0  # logits for each unit of the weight: it has to go far in as many steps as the others take
 
 
@@ -31,6 +32,7 @@ class Shape:
     sink: bool  # unused places of a history take part of the decoder's attention
     encoder_dropout: float | None = None  # None: as `dropout`
     causal: bool = False  # an item of a history sees those before it only
+    text: int = 0  # dimensions of the items' text vectors, where these are part of the embeddings
     items: int = 0  # of the catalogue and one for padding, where items have embeddings of their own beside their digits
 
 
@@ -56,6 +58,8 @@ class DiffGRMNetwork(nn.Module):
             self.item_embedding = nn.Parameter(torch.empty(shape.items, d))
             self.item_norm = nn.LayerNorm(d)
             self.repeat_weight = nn.Parameter(torch.empty(()))
+            if shape.text:
+                self.text_projection = nn.Linear(shape.text, d, bias=False)
         else:
             self.item_inner = nn.Linear(shape.digits * d, d)
             self.item_outer = nn.Linear(d, d)
@@ -87,10 +91,11 @@ class DiffGRMNetwork(nn.Module):
         parts = torch.bmm(self.code_embedding, weight).view(n * m, d)
         return self.item_outer(F.relu(self._sum_of_digits(sids, parts) + self.item_inner.bias))
 
-    def item_vectors(self, items: Tensor, sids: Tensor) -> Tensor:
-        """Items [...] and their IDs [..., n] -> [..., d]: its own vector, and those of its digits."""
-        shared = self._sum_of_digits(sids, self.code_embedding.flatten(0, 1))
-        return F.embedding(items, self.item_embedding) + shared
+    def item_vectors(self, items: Tensor, sids: Tensor, text: Tensor | None = None) -> Tensor:
+        """Items [...], their IDs [..., n] and vectors of their text [..., t] -> [..., d]: an embedding of its own for
+        each, those of its digits, and its text."""
+        vectors = F.embedding(items, self.item_embedding) + self._sum_of_digits(sids, self.code_embedding.flatten(0, 1))
+        return vectors if text is None else vectors + self.text_projection(TEXT_SCALE * text)
 
     def _sum_of_digits(self, sids: Tensor, parts: Tensor) -> Tensor:
         """[..., n], and what each of the n * M codes adds [n * M, d] -> [..., d]"""

@@ -168,6 +168,7 @@ class _OnlyItems:
     def __init__(self, config: Config, known: Items, state: dict[str, Tensor]):
         self._config, self._known = config, known
         self.popularity = torch.zeros(len(known.names), dtype=torch.int64)  # the weights hold it
+        self.text_vectors = state.get("text_vectors")
         self.catalogue = Catalogue.from_state(state, "catalogue.")
         if compat.uses_sids(config.model_class) and len(self.catalogue.row) != len(known.names):
             raise KeyError(f"{len(self.catalogue.row) - 1} items, and {len(known.names) - 1} in {items.ITEMS_FILE}")

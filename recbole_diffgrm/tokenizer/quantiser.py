@@ -67,7 +67,7 @@ class Quantiser:
 
     def prepare(self, vectors: np.ndarray) -> np.ndarray:
         """[B, d] -> [B, p] float64: what is quantised."""
-        return _rotate(_project(vectors, self.mean, self.projection), self.rotation)
+        return _rotate(project(vectors, self.mean, self.projection), self.rotation)
 
     def _distances(self, prepared: np.ndarray) -> np.ndarray:
         """[B, p] -> [B, n, M] squared distance of each slice to each centroid."""
@@ -149,8 +149,8 @@ def fit(kind: str, vectors: np.ndarray, digits: int, size: int, pca_dim: int | N
     if len(vectors) > enough:
         vectors = vectors[np.sort(np.random.default_rng(seed).choice(len(vectors), enough, replace=False))]
     check_size(len({vector.tobytes() for vector in vectors}), size)
-    mean, projection = _pca(vectors, digits, pca_dim)
-    points = _in_blocks(lambda part: _project(part, mean, projection), vectors)
+    mean, projection = whitening(vectors, digits, pca_dim)
+    points = _in_blocks(lambda part: project(part, mean, projection), vectors)
     if kind == "rq_kmeans":
         return Quantiser(np.array(True), mean, projection, np.zeros((0, 0)), _train_rq(points, digits, size, seed))
     if points.shape[1] % digits:
@@ -173,7 +173,7 @@ def check_size(distinct: int, size: int) -> None:
         raise UserError(f"sid_codes: {distinct:,} different training items are too few for {size} codes: {advice}")
 
 
-def _pca(vectors: np.ndarray, digits: int, pca_dim: int | None) -> tuple[np.ndarray, np.ndarray]:
+def whitening(vectors: np.ndarray, digits: int, pca_dim: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Mean [d] and projection [d, p] to p uncorrelated dimensions of variance 1, p a multiple of `digits`."""
     mean = np.mean(vectors, axis=0, dtype=np.float64)
     if pca_dim is None:
@@ -204,7 +204,7 @@ def _in_blocks(function, rows: np.ndarray) -> np.ndarray:
     return np.concatenate(map_blocks(lambda start, stop: function(rows[start:stop]).astype("f"), len(rows), ROWS))
 
 
-def _project(vectors: np.ndarray, mean: np.ndarray, projection: np.ndarray) -> np.ndarray:
+def project(vectors: np.ndarray, mean: np.ndarray, projection: np.ndarray) -> np.ndarray:
     vectors = np.asarray(vectors, np.float64)
     if projection.shape[1] == 0:
         return vectors

@@ -45,15 +45,16 @@ def source_of(config: Config, item_ids: np.ndarray) -> Source:
 
 
 def input_files(config: Config) -> list[Path]:
-    """All files that IDs are made from, besides .inter."""
-    if config["sid_file"]:
-        paths = [Path(config["sid_file"])]
+    """All files that IDs and text vectors are made from, besides .inter."""
+    ready = [Path(config["sid_file"])] if config["sid_file"] else []
+    if ready and not config["item_text"]:
+        paths = []
     elif vectors.is_file(config["sid_encoder"]):
         path = Path(config["sid_encoder"])
         paths = [path, vectors.ids_file(path)]
     else:
         paths = encoder.files(config["sid_encoder"])
-    return [Path(config["data_path"]) / f"{config.dataset}.item", *paths]
+    return [Path(config["data_path"]) / f"{config.dataset}.item", *ready, *paths]
 
 
 def nothing(item_ids: np.ndarray) -> Source:

@@ -11,6 +11,7 @@ from recbole_diffgrm.decoding.scores import mask_scores
 from recbole_diffgrm.evaluation.evaluate import evaluate_rankings
 from recbole_diffgrm.evaluation.ranking import NOT_RANKED, target_ranks
 from recbole_diffgrm.model.diffgrm import Targets
+from recbole_diffgrm.network.network import TEXT_SCALE
 from tests.model import test_diffgrm, test_recommending
 
 EVERY = {"every_position": True, "min_history": 1}
@@ -145,6 +146,7 @@ def test_learns_that_nothing_is_bought_twice(options):
         ({**EVERY, "max_history": 50}, "max_history: ~"),
         ({"id_targets": 2}, "only every_position reads it"),
         ({"id_weight": 0.5}, "only item_head reads it"),
+        ({"item_text": True}, "only item_head reads it"),
     ],
 )
 def test_settings_that_do_not_fit(options, settings, words):
@@ -157,3 +159,50 @@ def test_valid_users_are_the_same_every_time(options):
     first, second = (run("DiffGRM", "tiny", **options, valid_users=15, seed=seed).valid for seed in (1, 1))
     assert first == second
     assert run("DiffGRM", "tiny", **options, valid_users=1000).statistics["valid_users"] == 60
+
+
+WITH_TEXT = {**EVERY, "item_head": True, "item_text": True, "sid_quantiser": "opq", "sid_digits": 2, "sid_codes": 4}
+
+
+@pytest.fixture
+def vectors(tiny, tmp_path):
+    """A file of embeddings for the items of `tiny`, and {item: embedding}."""
+    names = [f"i{item}" for item in range(40)]
+    embedding = np.random.default_rng(0).normal(size=(40, 9)).astype(np.float32)
+    np.savez(tmp_path / "vectors.npz", item_id=names, embedding=embedding)
+    return str(tmp_path / "vectors.npz"), dict(zip(names, embedding.astype(np.float64)))
+
+
+def test_text_is_part_of_an_item(options, vectors):
+    path, embedding = vectors
+    model, loader = test_diffgrm.made(options, **WITH_TEXT, sid_encoder=path)
+    dataset, net = loader.dataset, model.network
+    names = dataset.id2token("item_id", np.arange(1, dataset.item_num))
+    flat = loader.samples.flat
+    trained = {*(i for r in loader.samples.rows.tolist() for i in range(r - int(flat.position[r]), r + 1))}
+    trained = sorted({dataset.id2token("item_id", int(flat.item[row])) for row in trained})
+    fitted = np.stack([embedding[name] for name in trained])
+    centred = np.stack([embedding[name] for name in names]) - fitted.mean(0)
+    whitened = np.linalg.inv(np.cov(fitted.T, bias=True)) @ centred.T  # distances after whitening are Mahalanobis's
+    expected = centred @ whitened
+    expected /= np.sqrt(np.outer(np.diag(expected), np.diag(expected)))  # cosines
+    text = model.text_vectors.numpy()
+    assert text[0].tolist() == [0] * text.shape[1]
+    assert np.allclose(text[1:] @ text[1:].T, expected, atol=1e-4)
+    items = torch.tensor([[3, 0], [40, 7]])
+    without = net.item_vectors(items, model.catalogue.sids(items))
+    added = TEXT_SCALE * model.text_vectors[items].double() @ net.text_projection.weight.T
+    assert torch.allclose(model._vectors(items), without + added)
+
+
+def test_runs_and_recommends_with_text(options, vectors, tmp_path):
+    settings = {**options, **WITH_TEXT}
+    made = run("DiffGRM", "tiny", **settings, sid_encoder=vectors[0])
+    table = tmp_path / "ready.sid"
+    rows = [f"i{item}\t{item % 4} {item // 4 % 4}" for item in range(40)]
+    table.write_text("\n".join(["item_id:token\tsid:token_seq", *rows]) + "\n")
+    ready = run("DiffGRM", "tiny", **settings, sid_encoder=vectors[0], sid_file=str(table))
+    for result in (made, ready):
+        assert len(Recommender.load(result.run_dir).recommend([["i1", "i2", "i3"]], k=7)[0]) == 7
+    with pytest.raises(UserError, match="item_text: sid_quantiser random"):
+        run("DiffGRM", "tiny", **{**settings, "sid_quantiser": "random"})
