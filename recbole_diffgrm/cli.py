@@ -1,5 +1,6 @@
 """The command line of run_recbole_diffgrm.py."""
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -127,7 +128,8 @@ def _run_one(model: str, dataset: str, config_files: list[str], resume: bool, op
     for level, is_its in (("item level", lambda name: not is_sid_metric(name)), ("SID level", is_sid_metric)):
         names = [name for name in (result.test or result.valid) if is_its(name)]
         if names:
-            parts = [(part, values) for part, values in (("validation", result.valid), ("test", result.test)) if values]
+            of_parts = {"validation": result.valid, "test": result.test, "test, history left out": result.test_new}
+            parts = [(part, values) for part, values in of_parts.items() if values]
             rows = [(part, *(values[name] for name in names)) for part, values in parts]
             print("\n" + tabulate(rows, [f"{model}, {level}", *names], floatfmt=".4f"))
     if result.sid_shares:
@@ -184,7 +186,8 @@ def _recommend(run_dir: str, options: dict[str, Any]) -> int:
         for rank, one in enumerate(found, start=1):
             way = ways.get(recommender.sid(one.item))
             steps = " -> ".join(f"{d.digit + 1}={d.code} ({d.probability:.0%})" for d in way or [])
-            print(f"{rank:>3}  {one.item}: {steps or 'not generated: a popular item that fills the list'}")
+            why = "popular, fills the list" if one.score == -math.inf else "ranked by its item score"
+            print(f"{rank:>3}  {one.item}: {steps or f'not generated: {why}'}")
     return 0
 
 

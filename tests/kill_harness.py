@@ -1,6 +1,6 @@
 """Kills runs at chosen moments and resumes them. A process of its own: it forks, which a test runner should not.
 
-python -m tests.kill_harness MODEL DATA_FOLDER WORK_FOLDER CHECKPOINT_SECONDS POINTS
+python -m tests.kill_harness MODEL[+items] DATA_FOLDER WORK_FOLDER CHECKPOINT_SECONDS POINTS
 
 Every call below that changes something on disk or in the model is an event, before and after it. The run is killed with
 SIGKILL at POINTS events spread over all of them, each time resumed to the end, and once again and again: an epoch's
@@ -51,6 +51,7 @@ def watch_everything() -> None:
     watch(trainer.Trainer, "_step")
     watch(trainer, "evaluate")
     watch(run, "evaluate")
+    watch(run, "evaluate_rankings")
     watch(checkpoint.torch, "save")  # between writing and renaming
     watch(checkpoint, "save")
     watch(np, "savez_compressed")
@@ -68,6 +69,7 @@ def outcome(done: result.RunResult) -> dict:
     return {
         "valid": done.valid,
         "test": done.test,
+        "test_new": done.test_new,
         "best_epoch": done.best_epoch,
         "epochs": done.epochs,
         "curve": curve,
@@ -99,6 +101,7 @@ def main(model: str, data: str, work: str, seconds: str, points: str) -> None:
     torch.set_num_threads(1)
     torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # what torch imports late is imported here, once for all
     work = Path(work)
+    model, with_items, _ = model.partition("+items")
 
     def config(folder: str):
         overrides = {
@@ -117,6 +120,9 @@ def main(model: str, data: str, work: str, seconds: str, points: str) -> None:
         }
         if model == "DiffGRM":
             overrides["ema_decay"] = 0.9
+        if with_items:
+            overrides |= {"item_head": True, "every_position": True, "min_history": 1, "id_targets": 1}
+            overrides |= {"train_batch_size": 16, "valid_users": 30}
         if model == "S3Rec":
             overrides["pretrain_epochs"] = 2
         return build_config(model, "tiny", [Path(data) / "tiny.yaml"], overrides)

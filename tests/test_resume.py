@@ -19,7 +19,13 @@ from tests.conftest import ROOT
 
 @pytest.mark.parametrize(
     ("model", "checkpoint_seconds", "points"),
-    [("DiffGRM", 1e-9, 12), ("SASRec", 600, 10), ("BERT4Rec", 1e-9, 10), ("S3Rec", 1e-9, 10)],
+    [
+        ("DiffGRM", 1e-9, 12),
+        ("DiffGRM+items", 1e-9, 6),
+        ("SASRec", 600, 10),
+        ("BERT4Rec", 1e-9, 10),
+        ("S3Rec", 1e-9, 10),
+    ],
 )
 def test_killed_at_any_moment(model, checkpoint_seconds, points, tiny, tmp_path):
     command = [sys.executable, "-m", "tests.kill_harness", model, tiny, tmp_path, checkpoint_seconds, points]

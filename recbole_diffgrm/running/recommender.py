@@ -21,13 +21,15 @@ from recbole_diffgrm.running.result import RunResult
 from recbole_diffgrm.training import checkpoint
 
 # What a finished run may be used with differently.
-CHANGEABLE = {"decoding", "merge", "beam_size", "decoding_memory", "repeatable", "eval_batch_size"}
+CHANGEABLE = {"decoding", "merge", "beam_size", "decoding_memory", "id_weight", "repeatable", "eval_batch_size"}
 
 
 class Recommendation(NamedTuple):
     item: str
     title: str  # empty where the data have none
-    score: float  # of a model with IDs: log-probability of the item's ID; -inf for a popular item that fills the list
+    # Of a model with IDs: log-probability of the item's ID; -inf for a popular item that fills the list. With item_head:
+    # that of the item plus id_weight times that of its ID.
+    score: float
 
 
 class FilledDigit(NamedTuple):
