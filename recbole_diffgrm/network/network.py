@@ -136,8 +136,9 @@ class DiffGRMNetwork(nn.Module):
 
         Items of the history have a bias, for each time they occur, learned like all else: data without repeats say so.
         """
+        logits = states @ vectors.T
         bias = torch.where(seen > 0, REPEAT_SCALE * self.repeat_weight, 0.0)
-        return (states @ vectors.T).scatter_add(1, seen, bias.to(states.dtype))
+        return logits.scatter_add(1, seen, bias.to(logits.dtype))
 
     def decode(self, digits: Tensor, history: History, wanted: Tensor | None = None) -> Tensor:
         """Partial IDs [B, V, n], MASKED where a digit is to be predicted -> states [B, V, n, d].

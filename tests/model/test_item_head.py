@@ -118,7 +118,9 @@ def test_items_are_ranked_by_both(options, weight, changes):
         assert found.ranks[torch.cat([index for index, _ in loader])].tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("changes", [{}, EVERY, {**EVERY, "id_targets": 1, "encoder_dropout_prob": 0.5}])
+@pytest.mark.parametrize(
+    "changes", [{"enable_amp": True}, EVERY, {**EVERY, "id_targets": 1, "encoder_dropout_prob": 0.5}]
+)
 def test_runs_and_recommends(options, changes):
     result = run("DiffGRM", "tiny", **options, item_head=True, valid_users=20, **changes)
     assert result.statistics["valid_users"] == 20
