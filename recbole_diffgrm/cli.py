@@ -33,6 +33,7 @@ How to run
   --repeatable=False         leave items of the user's history out of every ranking
 
 Use a finished run
+  --retest=RUN               test its weights with other settings, without training: --beam_size=64 --id_weight=0 ...
   --recommend=RUN            a run directory; prints items with titles and scores
   --history="ID ID ..."      the user's items, the most recent last; ids with spaces as a list: '["an id", "other"]'
   --topk=K                   how many to recommend (default: 10)
@@ -53,7 +54,15 @@ Exit codes: 0 done, 1 a model of a comparison failed, 2 wrong input, 130 and 143
 """
 
 FLAGS = {"resume", "rerun", "explain", "skip_unknown"}
-TEXTS = {"model", "dataset", "config_files", "sid_text_template", "recommend", "history"}  # never read as YAML
+TEXTS = {
+    "model",
+    "dataset",
+    "config_files",
+    "sid_text_template",
+    "recommend",
+    "retest",
+    "history",
+}  # never read as YAML
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
@@ -98,6 +107,13 @@ def _main(options: dict[str, Any]) -> int:
     for flag in FLAGS & set(options):
         if not isinstance(options[flag], bool):
             raise UserError(f"--{flag} takes no value")
+    if "retest" in options:
+        run_dir = options.pop("retest")
+        if not isinstance(run_dir, str) or not run_dir:
+            raise UserError("--retest=RUN needs the directory of a finished run")
+        from recbole_diffgrm.running.run import retest
+
+        return _show(retest(run_dir, **options))
     if "recommend" in options:
         return _recommend(options.pop("recommend"), options)
     for key in {"history", "explain", "skip_unknown"} & set(options):
@@ -118,20 +134,24 @@ def _main(options: dict[str, Any]) -> int:
 
 
 def _run_one(model: str, dataset: str, config_files: list[str], resume: bool, options: dict[str, Any]) -> int:
+    from recbole_diffgrm.running.run import run
+
+    return _show(run(model, dataset, config_files, resume=resume, **options))
+
+
+def _show(result) -> int:
     from tabulate import tabulate
 
     from recbole_diffgrm.evaluation.sid_level import describe_shares, is_sid_metric
-    from recbole_diffgrm.running.run import run
 
-    result = run(model, dataset, config_files, resume=resume, **options)
-    print(f"\n{dataset}, seed {result.seed}, best epoch {result.best_epoch} of {result.epochs}")
+    print(f"\n{result.dataset}, seed {result.seed}, best epoch {result.best_epoch} of {result.epochs}")
     for level, is_its in (("item level", lambda name: not is_sid_metric(name)), ("SID level", is_sid_metric)):
         names = [name for name in (result.test or result.valid) if is_its(name)]
         if names:
             of_parts = {"validation": result.valid, "test": result.test, "test, history left out": result.test_new}
             parts = [(part, values) for part, values in of_parts.items() if values]
             rows = [(part, *(values[name] for name in names)) for part, values in parts]
-            print("\n" + tabulate(rows, [f"{model}, {level}", *names], floatfmt=".4f"))
+            print("\n" + tabulate(rows, [f"{result.model}, {level}", *names], floatfmt=".4f"))
     if result.sid_shares:
         print("\n" + describe_shares(result.sid_shares))
     print(f"\nresults: {result.run_dir}")

@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 import recbole_diffgrm
-from recbole_diffgrm import UserError, compare, run
+from recbole_diffgrm import Recommender, UserError, compare, run
 from recbole_diffgrm.cli import main
 from recbole_diffgrm.evaluation.significance import ndcg_at, paired_p_value
 from recbole_diffgrm.running.result import RunResult
+from recbole_diffgrm.running.run import retest
 from recbole_diffgrm.training import checkpoint
 from tests.conftest import AMAZON_DATA, ROOT, needs_amazon, write_dataset
 
@@ -350,3 +351,24 @@ def test_negative_items_are_for_the_models_that_take_them(options, tmp_path):
         "DiffGRM": None,
         "SASRec": {"distribution": "uniform", "sample_num": 2},
     }
+
+
+def test_weights_tested_with_other_settings(options, capsys):
+    settings = {key: value for key, value in options.items() if key != "config_files"}
+    trained = run("DiffGRM", "tiny", options["config_files"], **settings)
+    again = retest(trained.run_dir, beam_size=10, repeatable=False)
+    assert again.test == again.test_new and again.weights_of == trained.config_hash
+    assert again.config_hash != trained.config_hash and again.run_dir != trained.run_dir
+    assert again.curve == trained.curve and again.seconds["train"] == 0
+    assert retest(trained.run_dir).test == trained.test
+    assert Recommender.load(again.run_dir).recommend([["i1"]], 3)
+    assert main([f"--retest={trained.run_dir}", "--beam_size=200"]) == 0
+    assert "DiffGRM, item level" in capsys.readouterr().out
+    for arguments, words in (
+        ([f"--retest={trained.run_dir}", "--hidden_size=8"], "hidden_size cannot be changed without training anew"),
+        ([f"--retest={trained.run_dir}", "--beam_size=5"], "5 IDs are too few for topk 10"),
+        (["--retest=nowhere"], "does not exist: the run is not finished"),
+        (["--retest"], "needs the directory of a finished run"),
+    ):
+        assert main(arguments) == 2
+        assert words in capsys.readouterr().err

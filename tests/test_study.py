@@ -35,6 +35,7 @@ def study(options, tmp_path):
                 "runs": {
                     "plain": {"model": "DiffGRM", "settings": models["DiffGRM"]},
                     "with items": {"model": "DiffGRM", "settings": {**models["DiffGRM"], "item_head": True}},
+                    "items alone": {"weights_of": "with items", "settings": {"id_weight": 0}},
                 },
             },
         ],
@@ -54,7 +55,7 @@ def test_from_plan_to_page(study, tmp_path, capsys):
     readme.write_text("before\n<!-- small -->\nold\n<!-- end of small -->\nafter\n")
     assert main([str(path), *options, "--only=SASRec; Pop"]) == 0
     page = (tmp_path / "results" / "small.md").read_text()
-    assert "Not finished: DiffGRM." in page and "Not finished: plain, with items." in page
+    assert "Not finished: DiffGRM." in page and "Not finished: plain, with items, items alone." in page
     assert main([str(path), *options, f"--readme={readme}"]) == 0
     assert capsys.readouterr().out.count("finished already") == 3
     results = tmp_path / "results"
@@ -83,7 +84,9 @@ def test_from_plan_to_page(study, tmp_path, capsys):
     ours, theirs = (summary.rows[name].runs[0].test["sid_ndcg@10"] for name in ("with items", "plain"))
     assert f"{ours / theirs - 1:+.1%} ({summary.tests['with items']['sid_rank']:.1g})" in page
     assert "0.5000" in page and "Other: theirs." in page and "What was tried." in page
-    assert "--seeds=1,2" in page
+    assert "--seeds=1,2" in page and "--retest=RUN --id_weight=0   # RUN: with items" in page
+    alone, fused = (summary.rows[name].runs[0] for name in ("items alone", "with items"))
+    assert alone.weights_of == fused.config_hash and alone.test != fused.test and alone.seconds["train"] == 0
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert short_table(summary) in text
@@ -106,10 +109,16 @@ def test_through_the_command_line_and_resumed(study, tmp_path):
 def test_a_run_that_fails_does_not_lose_the_others(study, tmp_path, capsys):
     path, content, options = study
     content["sections"][0]["runs"]["SASRec"] = {"model": "FDSA", "settings": {"selected_features": ["colour"]}}
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
     assert main([str(path), *options, "--only=SASRec;Pop"]) == 1
     assert "error: SASRec: " in capsys.readouterr().err
     assert "Not finished: SASRec" in (tmp_path / "results" / "small.md").read_text()
+
+
+def test_weights_that_are_not_there_yet(study, capsys):
+    path, _, options = study
+    assert main([str(path), *options, "--only=items alone"]) == 1
+    assert "error: items alone: with items has to be finished first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -120,9 +129,12 @@ def test_a_run_that_fails_does_not_lose_the_others(study, tmp_path, capsys):
         (lambda c: c["sections"][0].update(note=""), "'note' is not one of"),
         (lambda c: c["sections"][0]["runs"]["Pop"].pop("model"), "Pop: model is missing"),
         (lambda c: c["sections"][0]["runs"]["Pop"].update(setting={}), "'setting' is not one of"),
-        (lambda c: c["sections"][0]["runs"].update(plain={"model": "Pop"}), "the same name"),
+        (lambda c: c["sections"][0]["runs"].update(plain={"model": "Pop"}), "two runs have the name 'plain'"),
         (lambda c: c["sections"][1].update(compared_with="plane"), "no run 'plane'"),
         (lambda c: c["short_table"].update(Pop=["pop"]), "no run 'pop'"),
+        (lambda c: c["sections"][1]["runs"]["items alone"].update(weights_of="x"), "no run 'x' before it"),
+        (lambda c: c["sections"][1]["runs"]["items alone"].update(seeds=[1]), "only settings can be given"),
+        (lambda c: c["sections"][1]["runs"]["items alone"].update(settings={"epochs": 1}), "without training anew"),
         (lambda c: c.update(champion="SASREC"), "no row of short_table"),
         (lambda c: c["sections"][0]["runs"]["Pop"].update(settings={"epochz": 1}), "epochz"),
     ],
@@ -130,7 +142,7 @@ def test_a_run_that_fails_does_not_lose_the_others(study, tmp_path, capsys):
 def test_mistakes_in_a_plan(study, capsys, change, words):
     path, content, options = study
     change(content)
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
     assert main([str(path), *options]) == 2
     assert words in capsys.readouterr().err
 

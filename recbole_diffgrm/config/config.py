@@ -33,6 +33,19 @@ WITHOUT_INFLUENCE = {
     "sid_file",  # its content counts, with the data
 }
 
+# What validation and test read, and training does not.
+READ_BY_TESTS = {
+    "decoding",
+    "merge",
+    "beam_size",
+    "valid_beam_size",
+    "decoding_memory",
+    "id_weight",
+    "valid_users",
+    "repeatable",
+    "eval_batch_size",
+}
+
 READ_BY_NOISING = {
     "ocn_select": "ocn",
     "ocn_refresh": "ocn",
@@ -138,13 +151,15 @@ def build_config(
     return Config(model, dataset, values)
 
 
-def changed_config(model: str, dataset: str, values: dict[str, Any], changes: dict[str, Any]) -> Config:
-    """A configuration that was checked once, with some values changed."""
+def changed_config(
+    model: str, dataset: str, values: dict[str, Any], changes: dict[str, Any], longest_list: bool = False
+) -> Config:
+    """A configuration that was checked once, with some values changed. `longest_list`: beams hold enough for topk."""
     values = {**values, **{key: _normalise(key, value) for key, value in changes.items()}}
     for key in changes:
         schema.check_value(key, values[key], None, COMMAND_LINE)
     if "decoding" in values:
-        _check_beams(values, longest=1)
+        _check_beams(values, longest=max(values["topk"]) if longest_list else 1)
     return Config(model, dataset, values)
 
 

@@ -10,7 +10,7 @@ from recbole.data.interaction import Interaction
 from torch import Tensor
 
 from recbole_diffgrm import compat
-from recbole_diffgrm.config.config import Config, changed_config, check_model_name
+from recbole_diffgrm.config.config import READ_BY_TESTS, Config, changed_config, check_model_name
 from recbole_diffgrm.data.loader import ranked_at_once
 from recbole_diffgrm.decoding.catalogue import Catalogue
 from recbole_diffgrm.decoding.scores import mask_scores, top_items
@@ -21,13 +21,13 @@ from recbole_diffgrm.running.result import RunResult
 from recbole_diffgrm.training import checkpoint
 
 # What a finished run may be used with differently.
-CHANGEABLE = {"decoding", "merge", "beam_size", "decoding_memory", "id_weight", "repeatable", "eval_batch_size"}
+CHANGEABLE = READ_BY_TESTS - {"valid_beam_size", "valid_users"}
 
 
 class Recommendation(NamedTuple):
     item: str
     title: str  # empty where the data have none
-    # Of a model with IDs: log-probability of the item's ID; -inf for a popular item that fills the list. With item_head:
+    # Of a model with IDs: log-probability of the item's ID; -inf for a popular item that fills the list. With item_head
     # that of the item plus id_weight times that of its ID.
     score: float
 

@@ -30,6 +30,7 @@ class RunResult:
     config: dict[str, Any]
     environment: dict[str, Any]  # versions, commit, hardware
     test_new: dict[str, float] = field(default_factory=dict)  # with the items of each user's history left out
+    weights_of: str = ""  # hash of the run that trained them, where this one did not
     sid_shares: dict[str, float] = field(default_factory=dict)  # evaluation.sid_level.SHARES, of models with IDs
 
     def save(self) -> None:

@@ -15,11 +15,12 @@ from recbole.utils import init_seed
 from torch.utils.tensorboard import SummaryWriter
 
 from recbole_diffgrm import compat
-from recbole_diffgrm.config.config import Config, build_config
+from recbole_diffgrm.config.config import READ_BY_TESTS, WITHOUT_INFLUENCE, Config, build_config, changed_config
 from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.data.sequences import training_rows
+from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.evaluate import Evaluation, evaluate, evaluate_rankings
 from recbole_diffgrm.running import environment, inputs, items, rundir
 from recbole_diffgrm.running.result import RunResult
@@ -46,10 +47,31 @@ def run(
     return execute(build_config(model, dataset, config_files, overrides), resume=resume)
 
 
-def execute(config: Config, *, resume: bool = False, reuse: bool = False) -> RunResult:
-    """`resume` continues the latest unfinished run of this configuration; `reuse` returns a finished one."""
+def retest(run_dir: str | Path, **changes: Any) -> RunResult:
+    """A finished run's weights with other settings of validation and test, without training.
+
+    >>> retest("runs/ml-100k/DiffGRM-...", beam_size=64)
+    """
+    finished = RunResult.load(Path(run_dir))
+    return execute(tested_differently(finished.model, finished.dataset, finished.config, changes), weights=finished)
+
+
+def tested_differently(model: str, dataset: str, values: dict[str, Any], changes: dict[str, Any]) -> Config:
+    """A configuration of which only what validation and test read is changed."""
+    usable = sorted((READ_BY_TESTS | WITHOUT_INFLUENCE) & set(values))
+    for key in changes:
+        if key not in usable:
+            raise UserError(f"{key} cannot be changed without training anew: only {', '.join(usable)} can")
+    return changed_config(model, dataset, values, changes, longest_list=True)
+
+
+def execute(
+    config: Config, *, resume: bool = False, reuse: bool = False, weights: RunResult | None = None
+) -> RunResult:
+    """`resume` continues the latest unfinished run of this configuration; `reuse` returns a finished one. With the
+    `weights` of another run nothing is trained."""
     check_files(config)
-    config_hash = config.identity(rundir.fingerprint(config))
+    config_hash = rundir.identity(config, weights)
     finished = rundir.latest_finished(config, config_hash) if reuse or resume else None
     if finished and config["save_topk"] > finished.config["save_topk"]:
         finished = None  # it lacks the lists that are asked for
@@ -72,7 +94,7 @@ def execute(config: Config, *, resume: bool = False, reuse: bool = False) -> Run
             logger.info(f"{config.model} on {config.dataset}, seed {config['seed']}: {directory.path}")
             if resume and unfinished is None:
                 logger.info("no unfinished run of this configuration: started a new one")
-            return _Run(config, config_hash, directory.path, stop).finish(dataset, *parts)
+            return _Run(config, config_hash, directory.path, stop, weights).finish(dataset, *parts)
     except Exception:
         with (directory.path / "log.txt").open("a", encoding="utf-8") as log:
             log.write(traceback.format_exc())
@@ -96,6 +118,7 @@ class _Run:
     config_hash: str
     path: Path
     stop: StopSignal
+    weights: RunResult | None = None
 
     def finish(self, dataset: FlatSequentialDataset, train_set, valid_set, test_set) -> RunResult:
         """From wherever the run stands to its result."""
@@ -160,6 +183,7 @@ class _Run:
             valid=valid_metrics,
             test=test_metrics,
             test_new=test_new,
+            weights_of=self.weights.config_hash if self.weights else "",
             sid_shares=sid_shares,
             best_epoch=progress.best_epoch,
             epochs=progress.epoch,
@@ -187,6 +211,12 @@ class _Run:
             model = self.config.model_class(self.config, train_set).to(self.config["device"])
             checkpoint.save({"state_dict": model.state_dict()}, self.path / "best.pt")
             return model, Progress(finished=True)
+        if self.weights:
+            model = self.config.model_class(self.config, train_set).to(self.config["device"])
+            checkpoint.save(checkpoint.load(self.weights.run_dir / "best.pt"), self.path / "best.pt")
+            trained = Progress(finished=True, epoch=self.weights.epochs, curve=self.weights.curve)
+            trained.best_epoch = self.weights.best_epoch
+            return model, trained
         stages = _stages(self.config)
         names = [name for name, _ in stages]
         first = names.index(state["progress"]["stage"]) if state else 0

@@ -89,6 +89,11 @@ def _runs(config, config_hash: str) -> list[Path]:
     return sorted((Path(config["output_dir"]) / config.dataset).glob(f"{config.model}-*-{config_hash}"))
 
 
+def identity(config, weights: RunResult | None = None) -> str:
+    """Of a run: its configuration, its data and, where it does not train, whose weights it has."""
+    return config.identity(fingerprint(config) + (weights.config_hash if weights else ""))
+
+
 def fingerprint(config) -> str:
     """Of the data files: other data under the same name is another run."""
     folder = Path(config["data_path"])

@@ -79,20 +79,24 @@ def _main(path: Path, options: dict[str, Any]) -> int:
 
 def _run(planned: list, dataset: str, options: dict[str, Any]) -> list[tuple[str, Exception]]:
     from recbole_diffgrm.running.run import execute
+    from recbole_diffgrm.study.summary import finished
 
     configs = {run.name: run.configs(dataset, options) for run in planned}  # all first: mistakes are found at once
     failed = []
-    for number, (name, of_seeds) in enumerate(configs.items(), start=1):
-        for config in of_seeds:
-            print(f"{number} of {len(configs)}: {name}, seed {config['seed']}", flush=True)
+    for number, run in enumerate(planned, start=1):
+        for place, config in enumerate(configs[run.name]):
+            print(f"{number} of {len(planned)}: {run.name}, seed {config['seed']}", flush=True)
             try:
-                execute(config, resume=True, reuse=True)
+                weights = finished(run.base, dataset, options)[place] if run.base else None
+                if run.base and weights is None:
+                    raise UserError(f"{run.base.name} has to be finished first")
+                execute(config, resume=True, reuse=True, weights=weights)
             except Interrupted:
                 raise
             except Exception as error:  # one run failing must not lose the others
                 if not isinstance(error, UserError):
                     traceback.print_exc()
-                failed.append((name, error))
+                failed.append((run.name, error))
     return failed
 
 

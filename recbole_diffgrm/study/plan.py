@@ -9,6 +9,7 @@
         runs:
           SASRec: {model: SASRec, settings: {epochs: 16}}
           DiffGRM: {model: DiffGRM, config_files: [preset/item.yaml], seeds: [1, 2], settings: {...}}
+          wide beam: {weights_of: DiffGRM, settings: {beam_size: 64}}   # tested only
     short_table: {SASRec: [SASRec, "SASRec, wide"]}   # row: runs, of which the best in validation is shown
     champion: DiffGRM                      # row of the short table that the others are tested against
     published: {text: ..., rows: {...}}    # numbers from elsewhere
@@ -24,10 +25,11 @@ from typing import Any
 from recbole_diffgrm.config.config import WITHOUT_INFLUENCE, Config, build_config
 from recbole_diffgrm.config.layers import properties_dir, read_yaml
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.running.run import tested_differently
 
 STUDY_KEYS = {"dataset", "title", "text", "settings", "sections", "short_table", "champion", "published", "remarks"}
 SECTION_KEYS = {"title", "text", "compared_with", "runs"}
-RUN_KEYS = {"model", "config_files", "settings", "seeds"}
+RUN_KEYS = {"model", "config_files", "settings", "seeds", "weights_of"}
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,13 @@ class PlannedRun:
     config_files: list[str]  # below properties/
     settings: dict[str, Any]
     seeds: list[int]  # empty: that of the settings
+    base: "PlannedRun | None" = None  # whose weights are tested with these settings
 
     def configs(self, dataset: str, options: Mapping[str, Any]) -> list[Config]:
         """One for each seed."""
+        if self.base:
+            of_base = self.base.configs(dataset, options)
+            return [tested_differently(self.model, dataset, config.values, self.settings) for config in of_base]
         data_path = str(options.get("data_path", "dataset"))
         settings = {
             key: value.replace("{data_path}", data_path) if isinstance(value, str) else value
@@ -54,6 +60,9 @@ class PlannedRun:
 
     def command(self, dataset: str) -> str:
         """What runs it alone."""
+        if self.base:
+            words = [f"--{key}={_as_word(value)}" for key, value in self.settings.items()]
+            return " ".join(["python run_recbole_diffgrm.py --retest=RUN", *words, f"  # RUN: {self.base.name}"])
         files = " ".join(f"properties/{name}" for name in self.config_files)
         settings = {**self.settings, **({"seeds": ",".join(map(str, self.seeds))} if self.seeds else {})}
         words = [f"--model={self.model}", f"--dataset={dataset}", *([f"--config_files='{files}'"] if files else [])]
@@ -86,27 +95,38 @@ class Plan:
 def read_plan(path: Path) -> Plan:
     content = read_yaml(path)
     _check_keys(content, STUDY_KEYS, {"dataset", "sections"}, str(path))
-    sections = []
+    sections, planned = [], {}
     for section in content["sections"]:
         _check_keys(section, SECTION_KEYS, {"title", "runs"}, f"{path}: a section")
         runs = []
         for name, run in section["runs"].items():
-            _check_keys(run, RUN_KEYS, {"model"}, f"{path}: {name}")
-            settings = {**content.get("settings", {}), **run.get("settings", {})}
-            runs.append(PlannedRun(name, run["model"], run.get("config_files", []), settings, run.get("seeds", [])))
+            if name in planned:
+                raise UserError(f"{path}: two runs have the name {name!r}")
+            planned[name] = _planned(name, run, content.get("settings", {}), planned, f"{path}: {name}")
+            runs.append(planned[name])
         sections.append(Section(section["title"], section.get("text", ""), section.get("compared_with"), runs))
-    names = [run.name for section in sections for run in section.runs]
-    if len(set(names)) != len(names):
-        raise UserError(f"{path}: two runs have the same name")
     table = content.get("short_table", {})
     wanted = [section.compared_with for section in sections if section.compared_with]
     for name in [*wanted, *(name for of_row in table.values() for name in of_row)]:
-        if name not in names:
+        if name not in planned:
             raise UserError(f"{path}: there is no run {name!r}")
     champion = content.get("champion")
     if champion is not None and champion not in table:
         raise UserError(f"{path}: the champion {champion!r} is no row of short_table")
     return Plan(path, content["dataset"], content, sections, table, champion)
+
+
+def _planned(name: str, run: Any, common: dict[str, Any], earlier: Mapping[str, PlannedRun], where: str) -> PlannedRun:
+    _check_keys(run, RUN_KEYS, set() if isinstance(run, dict) and "weights_of" in run else {"model"}, where)
+    settings = run.get("settings", {})
+    if "weights_of" not in run:
+        return PlannedRun(name, run["model"], run.get("config_files", []), {**common, **settings}, run.get("seeds", []))
+    if set(run) - {"weights_of", "settings"}:
+        raise UserError(f"{where}: with weights_of only settings can be given")
+    if run["weights_of"] not in earlier:
+        raise UserError(f"{where}: weights_of: there is no run {run['weights_of']!r} before it")
+    base = earlier[run["weights_of"]]
+    return PlannedRun(name, base.model, base.config_files, settings, base.seeds, base)
 
 
 def _read_by(model: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from recbole_diffgrm.files import write_json
 from recbole_diffgrm.running import rundir
 from recbole_diffgrm.running.comparison import Row, per_user
 from recbole_diffgrm.running.result import RunResult
-from recbole_diffgrm.study.plan import Plan
+from recbole_diffgrm.study.plan import Plan, PlannedRun
 
 RANKINGS = {"rank": "item, all", "rank_new": "item, new", "sid_rank": "SID"}  # in ranks.npz
 TESTED = "ndcg@10"
@@ -50,8 +50,7 @@ def gather(plan: Plan, options: Mapping[str, Any]) -> Summary:
     """All runs of the plan that are finished with all their seeds."""
     rows = {}
     for name, planned in plan.runs.items():
-        configs = planned.configs(plan.dataset, options)
-        results = [rundir.latest_finished(c, c.identity(rundir.fingerprint(c))) for c in configs]
+        results = finished(planned, plan.dataset, options)
         if all(results):
             rows[name] = Row(name, results)
     tests = {
@@ -62,9 +61,9 @@ def gather(plan: Plan, options: Mapping[str, Any]) -> Summary:
     }
     short_table = {}
     for label, names in plan.short_table.items():
-        finished = [name for name in names if name in rows]
-        if finished:
-            short_table[label] = max(finished, key=lambda name: _validation(rows[name]))
+        there = [name for name in names if name in rows]
+        if there:
+            short_table[label] = max(there, key=lambda name: _validation(rows[name]))
     champion = short_table.get(plan.champion)
     champion_tests = {
         label: _tests(rows[name], rows[champion])
@@ -73,6 +72,18 @@ def gather(plan: Plan, options: Mapping[str, Any]) -> Summary:
     }
     commands = {name: planned.command(plan.dataset) for name, planned in plan.runs.items()}
     return Summary(plan.content, commands, rows, tests, short_table, champion_tests)
+
+
+def finished(planned: PlannedRun, dataset: str, options: Mapping[str, Any]) -> list[RunResult | None]:
+    """The result for each seed."""
+    configs = planned.configs(dataset, options)
+    if not planned.base:
+        return [rundir.latest_finished(config, rundir.identity(config)) for config in configs]
+    trained = finished(planned.base, dataset, options)
+    return [
+        rundir.latest_finished(config, rundir.identity(config, weights)) if weights else None
+        for config, weights in zip(configs, trained)
+    ]
 
 
 def _validation(row: Row) -> float:
