@@ -54,15 +54,9 @@ Exit codes: 0 done, 1 a model of a comparison failed, 2 wrong input, 130 and 143
 """
 
 FLAGS = {"resume", "rerun", "explain", "skip_unknown"}
-TEXTS = {
-    "model",
-    "dataset",
-    "config_files",
-    "sid_text_template",
-    "recommend",
-    "retest",
-    "history",
-}  # never read as YAML
+# Never read as YAML; those of the last line belong to a study.
+TEXTS = {"model", "dataset", "config_files", "sid_text_template", "recommend", "retest", "history"}
+TEXTS |= {"only", "results", "readme"}
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
@@ -80,9 +74,13 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
             equals, text = "=", rest.pop(0)
         if key in parsed:
             raise UserError(f"--{key} is given twice")
-        as_text = key in TEXTS or key.endswith("_num_interval")  # [5,inf) is no YAML
-        parsed[key] = True if not equals else text if as_text else parse_value(text, key)
+        parsed[key] = True if not equals else text if is_read_as_text(key) else parse_value(text, key)
     return parsed
+
+
+def is_read_as_text(key: str) -> bool:
+    """Not as YAML."""
+    return key in TEXTS or key.endswith("_num_interval")  # [5,inf) is no YAML
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

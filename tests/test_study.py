@@ -1,10 +1,17 @@
 """A study: run, stop, go on, report; and the pages in results/, which nobody may have edited."""
 
 import json
+import shlex
+import signal
+import subprocess
+import sys
 
 import pytest
 import yaml
 
+from recbole_diffgrm import compare
+from recbole_diffgrm.cli import parse_arguments
+from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.study.__main__ import main
 from recbole_diffgrm.study.page import render, short_table, with_short_table
 from recbole_diffgrm.study.plan import read_plan
@@ -95,20 +102,57 @@ def test_from_plan_to_page(study, tmp_path, capsys):
     assert (results / "small.md").read_text() == page
 
 
-def test_through_the_command_line_and_resumed(study, tmp_path):
-    """Killed in the second run, the same command finishes it; the first is kept."""
-    path, _, options = study
-    done = run_python("-m", "recbole_diffgrm.study", path, *options, "--only=Pop")
-    assert done.returncode == 0 and "1 of 1: Pop" in done.stdout
-    done = run_python("-m", "recbole_diffgrm.study", path, *options, "--report")
-    assert done.returncode == 0 and "of 1" not in done.stdout
-    assert "Pop" in (tmp_path / "results" / "small.md").read_text()
+def test_stopped_and_resumed(study, tmp_path):
+    """Stopped in the second run, the same command finishes it; the first is kept."""
+    path, content, options = study
+    content["sections"][0]["runs"]["SASRec"] = {"model": "SASRec", "settings": {"epochs": 300, "stopping_step": 300}}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    command = [sys.executable, "-m", "recbole_diffgrm.study", str(path), *options, "--only=Pop;SASRec"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "train epoch 3:" in line:
+                busy = run_python(*command[1:])  # a second process passes over what the first is at
+                process.send_signal(signal.SIGTERM)
+                break
+        assert "SASRec on" not in busy.stderr and "another process is at it" in busy.stdout
+        process.stderr.read()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert not list((tmp_path / "runs" / "tiny").glob("SASRec-*/result.json"))
+    done = run_python(*command[1:])
+    assert done.returncode == 0 and "resumed in train epoch" in done.stderr
+    assert "1 of 2: Pop" in done.stdout and done.stdout.count("finished already") == 1
+    assert len(list((tmp_path / "runs" / "tiny").glob("SASRec-*"))) == 1
+
+
+def test_commands_on_the_page_can_be_typed(study):
+    """What a page says runs a run alone is the configuration of that run."""
+    path, content, options = study
+    content["settings"]["seed"] = 5
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    plan = read_plan(path)
+    data = {"data_path": options[0].partition("=")[2]}
+    for name in ("Pop", "SASRec", "plain"):
+        words = parse_arguments(shlex.split(plan.runs[name].command("tiny"))[2:])
+        model, dataset, seeds = words.pop("model"), words.pop("dataset"), words.pop("seeds", "5")
+        for config, seed in zip(plan.runs[name].configs("tiny", data), str(seeds).split(",")):
+            typed = build_config(model, dataset, [], {**words, "seed": int(seed), **data})
+            assert typed.values == config.values
+
+
+def test_a_missing_table_of_ids_is_not_another_run(options):
+    """Neither found among the finished runs nor taken for the run without one."""
+    settings = {key: value for key, value in options.items() if key != "config_files"}
+    compare(["HistoryCopy"], "tiny", options["config_files"], **settings)
+    again = compare(["HistoryCopy"], "tiny", options["config_files"], **settings, sid_file="/nope/typo.sid")
+    assert "/nope/typo.sid does not exist" in str(again.rows[0].errors[0])
     assert "--only" in run_python("-m", "recbole_diffgrm.study", "--help").stdout
 
 
 def test_a_run_that_fails_does_not_lose_the_others(study, tmp_path, capsys):
     path, content, options = study
-    content["sections"][0]["runs"]["SASRec"] = {"model": "FDSA", "settings": {"selected_features": ["colour"]}}
+    (tmp_path / "broken.sid").write_text("nothing here")
+    broken = {"model": "HistoryCopy", "settings": {"sid_file": str(tmp_path / "broken.sid")}}
+    content["sections"][0]["runs"]["SASRec"] = broken
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     assert main([str(path), *options, "--only=SASRec;Pop"]) == 1
     assert "error: SASRec: " in capsys.readouterr().err
@@ -137,6 +181,19 @@ def test_weights_that_are_not_there_yet(study, capsys):
         (lambda c: c["sections"][1]["runs"]["items alone"].update(settings={"epochs": 1}), "without training anew"),
         (lambda c: c.update(champion="SASREC"), "no row of short_table"),
         (lambda c: c["sections"][0]["runs"]["Pop"].update(settings={"epochz": 1}), "epochz"),
+        (lambda c: c["sections"][0]["runs"]["Pop"].update(settings=None), "settings must be a mapping, not None"),
+        (
+            lambda c: c["sections"][0]["runs"]["Pop"].update(settings={"topk": [5], "valid_metric": "NDCG@5"}),
+            "needs Recall@10 and NDCG@10",
+        ),
+        (lambda c: c["sections"][0]["runs"]["Pop"].update(seeds=[1, 1]), "names a seed twice"),
+        (lambda c: c["sections"][0]["runs"]["Pop"].update(config_files="a.yaml"), "config_files must be a list"),
+        (lambda c: c["sections"][0]["runs"].update({64: {"model": "Pop"}}), "names must be texts"),
+        (lambda c: c.update(text=2014), "text must be a text, not 2014"),
+        (lambda c: c.update(sections=[3]), "a section: expected lines"),
+        (lambda c: c["short_table"].update(Pop="Pop"), "short_table: Pop must be a list of runs"),
+        (lambda c: c["published"].pop("text"), "published: text is missing"),
+        (lambda c: c["published"]["rows"]["Other"].update(level="ID"), "level must be item or SID, not ID"),
     ],
 )
 def test_mistakes_in_a_plan(study, capsys, change, words):
@@ -152,6 +209,13 @@ def test_mistakes_in_a_plan(study, capsys, change, words):
     [
         (["--only=Popp"], "no run 'Popp'"),
         (["--epochs=1"], "the plan decides"),
+        (["--sid_file=x.sid"], "the plan decides"),
+        (["--report", "--only=Pop"], "--only is about running"),
+        (["--readme=nowhere.md"], "nowhere.md cannot be read"),
+        (["--readme"], "--readme needs a value"),
+        (["--data_path=nowhere"], "tiny.inter does not exist"),
+        (["--data_path=nowhere", "--report"], "tiny.inter does not exist"),
+        (["--render", "--gpu_id=0"], "--render reads results/small.json alone"),
         (["--report=3"], "takes no value"),
         (["--render", "--results=nowhere"], "run the study first"),
     ],
@@ -159,7 +223,9 @@ def test_mistakes_in_a_plan(study, capsys, change, words):
 def test_mistakes_on_the_command_line(study, tmp_path, capsys, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     path, _, options = study
-    assert main([str(path), *(option for option in options if "results" not in option), *arguments]) == 2
+    given = {argument.partition("=")[0] for argument in arguments} | {"--results"}
+    kept = [option for option in options if option.partition("=")[0] not in given and "--render" not in arguments]
+    assert main([str(path), *kept, *arguments]) == 2
     assert words in capsys.readouterr().err
     assert main(["--only=Pop"]) == 2 and main([]) == 2 and main(["missing.yaml"]) == 2
 

@@ -158,6 +158,8 @@ def changed_config(
     values = {**values, **{key: _normalise(key, value) for key, value in changes.items()}}
     for key in changes:
         schema.check_value(key, values[key], None, COMMAND_LINE)
+    if "item_head" in values:
+        _check_positions(values)
     if "decoding" in values:
         _check_beams(values, longest=max(values["topk"]) if longest_list else 1)
     return Config(model, dataset, values)
@@ -308,6 +310,10 @@ def _check_positions(values: dict[str, Any]) -> None:
         raise UserError("id_weight: only item_head reads it")
     if values["item_text"] and not values["item_head"]:
         raise UserError("item_text: only item_head reads it")
+    if values["item_head"] and values["decoding"] != "catalogue":
+        raise UserError("item_head: needs decoding catalogue, which says of every ID how good it can be at best")
+    if values["item_head"] and values["shared_id_order"] != _defaults("DiffGRM")["shared_id_order"]:
+        raise UserError("shared_id_order: not read with item_head, which ranks items by their own scores")
 
 
 def _check_views(values: dict[str, Any]) -> None:

@@ -44,10 +44,9 @@ def scores_of_ids(rows: Tensor, score: Tensor, ids: int) -> Tensor:
     return spread.scatter(1, place, torch.where(is_found, score, last))[:, :ids]
 
 
-def best_ids(scores: Tensor, row: Tensor, ids: int, count: int) -> tuple[Tensor, Tensor]:
+def best_ids(scores: Tensor, row: Tensor, ids: int, count: int) -> Tensor:
     """Scores of items [B, items] and the ID of each as a row of the catalogue [items] -> the `count` IDs [B, count]
-    with the best items, -1 for none, and the scores of those."""
-    best = scores.new_full((len(scores), ids), -torch.inf)
-    best.scatter_reduce_(1, row[1:].long().expand(len(scores), -1), scores[:, 1:], "amax")
-    score, rows = best.topk(min(count, ids), dim=1)
-    return rows.masked_fill(score == -torch.inf, -1), score
+    with the best items, -1 for none."""
+    best = scores.new_full((len(scores), 1 + ids), -torch.inf)
+    best[:, 1:].scatter_reduce_(1, row[1:].long().expand(len(scores), -1), scores[:, 1:], "amax")
+    return top_items(best, count) - 1

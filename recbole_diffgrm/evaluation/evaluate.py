@@ -61,8 +61,11 @@ def evaluate_rankings(
 ) -> list[Evaluation]:
     """One evaluation for each of `leave_out_history`, out of one pass of the model. False comes before True: what has
     been left out of the scores stays out."""
+    if list(leave_out_history) != sorted(leave_out_history):
+        raise ValueError("rankings that leave nothing out come first")
     makes_lists = compat.makes_lists(type(model))
-    tallies = [_Tally(config, loader, keep, makes_lists) for _ in leave_out_history]
+    # Lists are kept of the first ranking only.
+    tallies = [_Tally(config, loader, 0 if number else keep, makes_lists) for number in range(len(leave_out_history))]
     model.eval()
     quiet = None if config["show_progress"] else True  # None: quiet unless on a terminal
     with tqdm(total=len(loader.samples), desc=label, unit="user", disable=quiet, leave=False) as bar:

@@ -144,7 +144,7 @@ class DiffGRM(SidRecommender):
         scores = mask_scores(found.scores.clone(), seen)
         items = top_items(scores, count)
         ids = len(self.catalogue.lattice_ids)
-        rows, _ = best_ids(scores, self.catalogue.row, ids, max(count, found.ids.rows.shape[1]))
+        rows = best_ids(scores, self.catalogue.row, ids, max(count, found.ids.rows.shape[1]))
         existing = (found.ids.rows >= 0).sum(1)
         return Lists(
             items, scores.gather(1, items), (items > 0).sum(1), rows, found.ids.generated, found.ids.distinct, existing

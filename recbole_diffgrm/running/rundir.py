@@ -80,8 +80,21 @@ def latest_finished(config, config_hash: str) -> RunResult | None:
             run = RunDirectory(path)
             if run.open():  # tidies up after a kill between the result and the end
                 run.close()
-            return RunResult.load(path)
+            result = RunResult.load(path)
+            if result.test_new or not result.test:  # else of a version that did not test both rankings
+                return result
     return None
+
+
+def is_running(config, config_hash: str) -> bool:
+    """Is another process at a run of this configuration?"""
+    for path in _runs(config, config_hash):
+        if not (path / RESULT_FILE).exists():
+            run = RunDirectory(path)
+            if not run.open():
+                return True
+            run.close()
+    return False
 
 
 def _runs(config, config_hash: str) -> list[Path]:
@@ -105,6 +118,11 @@ def fingerprint(config) -> str:
     for path in dict.fromkeys(paths):
         if path == paths[0] or path.is_file():
             digest.update(bytes.fromhex(file_digest(path)))
+    if compat.uses_sids(config.model_class) and config["sid_file"]:  # apart: it may be one of the files above
+        path = Path(config["sid_file"])
+        if not path.is_file():
+            raise UserError(f"sid_file: {path} does not exist")
+        digest.update(b"sid_file" + bytes.fromhex(file_digest(path)))
     return digest.hexdigest()
 
 

@@ -17,7 +17,8 @@ Run the runs of a study that are not finished, one after the other, and write wh
   python -m recbole_diffgrm.study properties/study/Amazon_Beauty.yaml --data_path=FOLDER --only="SASRec; GRU4Rec"
   python -m recbole_diffgrm.study properties/study/Amazon_Beauty.yaml --render
 
-  --only="NAME; NAME"    these runs only; a second process may take others (threads: OMP_NUM_THREADS=1 for each)
+  --only="NAME; NAME"    these runs only. What another process is at is passed over: two may share a plan,
+                         with OMP_NUM_THREADS=1 for each on two cores
   --report               run nothing: gather what is finished, and write
   --render               the page alone, out of results/<study>.json, without data or runs
   --results=FOLDER       where <study>.json, .md and .png go (default: results)
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(path: Path, options: dict[str, Any]) -> int:
+    from recbole_diffgrm.study import page
     from recbole_diffgrm.study.plan import read_plan
     from recbole_diffgrm.study.summary import Summary, gather
 
@@ -58,8 +60,13 @@ def _main(path: Path, options: dict[str, Any]) -> int:
         if options[flag] is not True:
             raise UserError(f"--{flag} takes no value")
     report, render = options.pop("report", False), options.pop("render", False)
-    results, readme = Path(options.pop("results", "results")), options.pop("readme", None)
-    only = [name.strip() for name in str(options.pop("only", "")).split(";") if name.strip()]
+    results, readme = Path(_text(options, "results") or "results"), _text(options, "readme")
+    if readme:
+        page.check_marks(_read(Path(readme)), path.stem)
+    if report or render:
+        for key in {"only"} & set(options):
+            raise UserError(f"--{key} is about running, and --report and --render run nothing")
+    only = [name.strip() for name in _text(options, "only").split(";") if name.strip()]
     for name in only:
         if name not in plan.runs:
             raise UserError(f"--only: there is no run {name!r} in {path}")
@@ -70,6 +77,8 @@ def _main(path: Path, options: dict[str, Any]) -> int:
     summary_path = results / f"{path.stem}.json"
     if not render:
         gather(plan, options).save(summary_path)
+    elif options:
+        raise UserError(f"--{next(iter(options))}: --render reads {summary_path} alone")
     # From the file in either case: what is written can be written again by anyone who has it.
     _write(Summary.load(summary_path), path.stem, results, readme)
     for name, error in failed:
@@ -78,10 +87,14 @@ def _main(path: Path, options: dict[str, Any]) -> int:
 
 
 def _run(planned: list, dataset: str, options: dict[str, Any]) -> list[tuple[str, Exception]]:
+    from recbole_diffgrm.data.prepare import check_files
+    from recbole_diffgrm.running import rundir
     from recbole_diffgrm.running.run import execute
     from recbole_diffgrm.study.summary import finished
 
     configs = {run.name: run.configs(dataset, options) for run in planned}  # all first: mistakes are found at once
+    for config in (config for of_run in configs.values() for config in of_run):
+        check_files(config)
     failed = []
     for number, run in enumerate(planned, start=1):
         for place, config in enumerate(configs[run.name]):
@@ -90,6 +103,9 @@ def _run(planned: list, dataset: str, options: dict[str, Any]) -> list[tuple[str
                 weights = finished(run.base, dataset, options)[place] if run.base else None
                 if run.base and weights is None:
                     raise UserError(f"{run.base.name} has to be finished first")
+                if rundir.is_running(config, rundir.identity(config, weights)):
+                    print("  another process is at it")
+                    continue
                 execute(config, resume=True, reuse=True, weights=weights)
             except Interrupted:
                 raise
@@ -100,7 +116,21 @@ def _run(planned: list, dataset: str, options: dict[str, Any]) -> list[tuple[str
     return failed
 
 
-def _write(summary, name: str, results: Path, readme: str | None) -> None:
+def _text(options: dict[str, Any], key: str) -> str:
+    value = options.pop(key, "")
+    if value is True or not isinstance(value, str):
+        raise UserError(f"--{key} needs a value")
+    return value
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--readme: {path} cannot be read ({error.strerror})") from None
+
+
+def _write(summary, name: str, results: Path, readme: str) -> None:
     from recbole_diffgrm.study import charts, page
 
     page_path = results / f"{name}.md"
@@ -108,9 +138,8 @@ def _write(summary, name: str, results: Path, readme: str | None) -> None:
     if summary.short_table:
         charts.draw_bars(summary, results / f"{name}-bars.png")
         charts.draw_curves(summary, results / f"{name}-curves.png")
-    if readme is not None:
-        target = Path(readme)
-        write_text(page.with_short_table(target.read_text(encoding="utf-8"), summary, name), target)
+    if readme:
+        write_text(page.with_short_table(_read(Path(readme)), summary, name), Path(readme))
     print(f"results: {page_path}")
 
 

@@ -46,6 +46,7 @@ def draw_curves(summary: Summary, path: Path) -> None:
     axes.set_xlabel("minutes of training")
     axes.set_ylabel("validation NDCG@10, items")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -1,6 +1,5 @@
 """The results page of a study, and the short table for the README. Every number comes from the summary."""
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,15 +20,17 @@ HEAD = [
 ]
 LEGEND = (
     "Test metrics. Without an addition: item level, all items ranked (RecBole's way). `new`: item level, items of the "
-    "user's history left out of the ranking. `IDs`: the paper's level, a hit is the target's semantic ID; models "
-    "without IDs have none."
+    "user's history left out of the ranking (a target that is one of them is a miss). `IDs`: the paper's level, a hit "
+    "is the target's semantic ID; models without IDs have none."
 )
 
 
 def render(summary: Summary, name: str) -> str:
     plan = summary.plan
     parts = [f"# {plan.get('title', plan['dataset'])}", _made_by(name), plan.get("text", ""), _setting(summary)]
-    parts += ["## Overview", short_table(summary), f"![bars]({name}-bars.png)", f"![curves]({name}-curves.png)"]
+    parts += ["## Overview", short_table(summary)]
+    if summary.short_table:
+        parts += [f"![bars]({name}-bars.png)", f"![curves]({name}-curves.png)"]
     for section in plan["sections"]:
         parts += [f"## {section['title']}", section.get("text", ""), _section_table(summary, section)]
     parts += ["## Remarks", plan["remarks"]] if "remarks" in plan else []
@@ -65,11 +66,21 @@ def short_table(summary: Summary) -> str:
 
 def with_short_table(text: str, summary: Summary, name: str) -> str:
     """A text with the short table put between its marks, as in the README."""
-    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-    if not pattern.search(text):
-        raise UserError(f"there are no marks {begin} and {end} to put the table between")
-    return pattern.sub(lambda _: f"{begin}\n{_made_by(name)}\n\n{short_table(summary)}\n{end}", text)
+    check_marks(text, name)
+    begin, end = _marks(name)
+    before, _, rest = text.partition(begin)
+    after = rest.partition(end)[2]
+    return f"{before}{begin}\n{_made_by(name)}\n\n{short_table(summary)}\n{end}{after}"
+
+
+def check_marks(text: str, name: str) -> None:
+    begin, end = _marks(name)
+    if end not in text.partition(begin)[2]:
+        raise UserError(f"--readme: there are no marks {begin} and {end} to put the table between")
+
+
+def _marks(name: str) -> tuple[str, str]:
+    return f"<!-- {name} -->", f"<!-- end of {name} -->"
 
 
 def _made_by(name: str) -> str:
@@ -148,7 +159,7 @@ def _runs_table(summary: Summary) -> str:
                 "+" if "changes" in (run.environment["commit"] or "") else ""
             )
             body.append(
-                [name, run.seed, f"{run.best_epoch} of {run.epochs}"]
+                [name, run.seed, f"{run.best_epoch} of {run.epochs}" if run.epochs else ""]
                 + [f"{run.seconds[part]:,.0f}" for part in ("train", "valid", "test")]
                 + [
                     run.environment["threads"],

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.significance import paired_p_value
 from recbole_diffgrm.files import write_json
 from recbole_diffgrm.running import rundir
-from recbole_diffgrm.running.comparison import Row, per_user
+from recbole_diffgrm.running.comparison import Row, check_same_users, per_user
 from recbole_diffgrm.running.result import RunResult
 from recbole_diffgrm.study.plan import Plan, PlannedRun
 
@@ -37,13 +38,15 @@ class Summary:
     def load(cls, path: Path) -> "Summary":
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
+            rows = {
+                name: Row(name, [RunResult(run_dir=Path(), **run) for run in runs])
+                for name, runs in content["rows"].items()
+            }
+            return cls(**{**content, "rows": rows})
         except FileNotFoundError:
             raise UserError(f"{path} does not exist: run the study first") from None
-        rows = {
-            name: Row(name, [RunResult(run_dir=Path(), **run) for run in runs])
-            for name, runs in content["rows"].items()
-        }
-        return cls(**{**content, "rows": rows})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is damaged or of another version ({error}); write it anew with --report") from None
 
 
 def gather(plan: Plan, options: Mapping[str, Any]) -> Summary:
@@ -77,6 +80,8 @@ def gather(plan: Plan, options: Mapping[str, Any]) -> Summary:
 def finished(planned: PlannedRun, dataset: str, options: Mapping[str, Any]) -> list[RunResult | None]:
     """The result for each seed."""
     configs = planned.configs(dataset, options)
+    for config in configs:
+        check_files(config)
     if not planned.base:
         return [rundir.latest_finished(config, rundir.identity(config)) for config in configs]
     trained = finished(planned.base, dataset, options)
@@ -92,6 +97,7 @@ def _validation(row: Row) -> float:
 
 def _tests(row: Row, reference: Row) -> dict[str, float]:
     """Paired t-test of the users' NDCG@10, for each ranking that both have."""
+    check_same_users([*row.runs, *reference.runs])
     tests = {}
     for ranks in RANKINGS:
         if ranks != "sid_rank" or all(f"sid_{TESTED}" in run.test for run in (*row.runs, *reference.runs)):

@@ -37,8 +37,10 @@ class Source:
 
 
 def source_of(config: Config, item_ids: np.ndarray) -> Source:
-    if config["sid_quantiser"] == "random":
-        return nothing(item_ids)
+    return nothing(item_ids) if config["sid_quantiser"] == "random" else vectors_of(config, item_ids)
+
+
+def vectors_of(config: Config, item_ids: np.ndarray) -> Source:
     if vectors.is_file(config["sid_encoder"]):
         return _file(config["sid_encoder"], item_ids)
     return _text(config, item_ids)
@@ -46,15 +48,14 @@ def source_of(config: Config, item_ids: np.ndarray) -> Source:
 
 def input_files(config: Config) -> list[Path]:
     """All files that IDs and text vectors are made from, besides .inter."""
-    ready = [Path(config["sid_file"])] if config["sid_file"] else []
-    if ready and not config["item_text"]:
-        paths = []
+    if config["sid_file"] and not config["item_text"]:
+        paths = []  # sid_file itself counts apart
     elif vectors.is_file(config["sid_encoder"]):
         path = Path(config["sid_encoder"])
         paths = [path, vectors.ids_file(path)]
     else:
         paths = encoder.files(config["sid_encoder"])
-    return [Path(config["data_path"]) / f"{config.dataset}.item", *ready, *paths]
+    return [Path(config["data_path"]) / f"{config.dataset}.item", *paths]
 
 
 def nothing(item_ids: np.ndarray) -> Source:
@@ -133,6 +134,6 @@ def _item_file(config: Config) -> Path:
     if not path.exists():
         raise UserError(
             f"semantic IDs are made from item text, but {path} does not exist; without it set sid_encoder to a .npz of "
-            "embeddings, sid_file to ready IDs, or sid_quantiser to random"
+            "embeddings, or sid_file to ready IDs or sid_quantiser to random, with item_text: False"
         )
     return path

@@ -149,6 +149,8 @@ def test_learns_that_nothing_is_bought_twice(options):
         ({"id_targets": 2}, "only every_position reads it"),
         ({"id_weight": 0.5}, "only item_head reads it"),
         ({"item_text": True}, "only item_head reads it"),
+        ({"item_head": True, "decoding": "paper"}, "needs decoding catalogue"),
+        ({"item_head": True, "shared_id_order": "number"}, "not read with item_head"),
     ],
 )
 def test_settings_that_do_not_fit(options, settings, words):
@@ -206,5 +208,12 @@ def test_runs_and_recommends_with_text(options, vectors, tmp_path):
     ready = run("DiffGRM", "tiny", **settings, sid_encoder=vectors[0], sid_file=str(table))
     for result in (made, ready):
         assert len(Recommender.load(result.run_dir).recommend([["i1", "i2", "i3"]], k=7)[0]) == 7
-    with pytest.raises(UserError, match="item_text: sid_quantiser random"):
-        run("DiffGRM", "tiny", **{**settings, "sid_quantiser": "random"})
+    assert made.config_hash != ready.config_hash
+    with pytest.raises(UserError, match="id_weight: only item_head reads it"):
+        Recommender.load(run("DiffGRM", "tiny", **options).run_dir, id_weight=0.5)
+    run("DiffGRM", "tiny", **{**settings, "sid_quantiser": "random"}, sid_encoder=vectors[0])  # codes need no text
+
+
+def test_raw_text_vectors_have_length_one(options, vectors):
+    model, _ = test_diffgrm.made(options, **{**WITH_TEXT, "sid_pca_dim": None, "sid_digits": 3}, sid_encoder=vectors[0])
+    assert torch.allclose(model.text_vectors[1:].norm(dim=1), torch.ones(40, dtype=torch.double), atol=1e-6)

@@ -238,11 +238,11 @@ def test_logits_of_items():
     net, (sids, _, _) = network(WITH_ITEMS), items_and_ids()
     vectors = net.item_vectors(torch.arange(11), sids)
     states = torch.randn(3, SHAPE.width, dtype=torch.double)
-    seen = torch.tensor([[1, 2, 3], [7, 0, 0], [5, 6, 0]])
+    seen = torch.tensor([[1, 2, 1], [7, 0, 0], [5, 6, 0]])
     logits = net.item_logits(states, vectors, seen)
     for row in range(3):
         for item in range(11):
-            bias = REPEAT_SCALE * net.repeat_weight if item in seen[row][seen[row] > 0] else 0
+            bias = REPEAT_SCALE * net.repeat_weight * (seen[row].tolist().count(item) if item else 0)
             assert float(logits[row, item]) == pytest.approx(float(states[row] @ vectors[item] + bias))
 
 
