@@ -43,7 +43,7 @@ class RunResult:
         path = Path(run_dir) / RESULT_FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            names = [f.name for f in fields(cls) if f.name in content or f.default_factory is MISSING]
+            names = [f.name for f in fields(cls) if f.name in content or f.default is f.default_factory is MISSING]
             return cls(**{name: Path(run_dir) if name == "run_dir" else content[name] for name in names})
         except FileNotFoundError:
             raise UserError(f"{path} does not exist: the run is not finished") from None

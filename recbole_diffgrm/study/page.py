@@ -45,7 +45,8 @@ def short_table(summary: Summary) -> str:
     for label, run in summary.short_table.items():
         tests = summary.champion_tests.get(label, {})
         p_values = ["" if ranks not in tests else f"{tests[ranks]:.1g}" for ranks in ("rank", "rank_new")]
-        shown = label if label == run else f"{label} ({run.removeprefix(label).strip(', ')})"
+        choice = run.removeprefix(label).strip(", ")
+        shown = f"{label} ({choice})" if choice and len(summary.plan["short_table"][label]) > 1 else label
         body.append([shown, *_cells(summary.rows[run]), *p_values])
     published = summary.plan.get("published", {})
     for label, values in published.get("rows", {}).items():
