@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from recbole_diffgrm.errors import Interrupted, UserError
@@ -88,8 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--help" in arguments or "-h" in arguments:
         print(USAGE, end="")
         return 0
+    return exit_code(lambda: _main(parse_arguments(arguments)))
+
+
+def exit_code(work: Callable[[], int]) -> int:
+    """Of `work`: a user's mistake or a signal is one line and a code of its own."""
     try:
-        return _main(parse_arguments(arguments))
+        return work()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recbole_diffgrm.cli import parse_arguments
+from recbole_diffgrm.cli import exit_code, parse_arguments
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.files import write_text
 
@@ -35,26 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--help" in arguments or "-h" in arguments or not arguments:
         print(USAGE, end="")
         return 0 if arguments else 2
-    try:
-        if arguments[0].startswith("--"):
-            raise UserError("the first argument is the YAML file of a study (see --help)")
-        return _main(Path(arguments[0]), parse_arguments(arguments[1:]))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except Interrupted as stop:
-        print(stop, file=sys.stderr)
-        return 128 + stop.signal_number
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        return 130
+    return exit_code(lambda: _main(arguments[0], parse_arguments(arguments[1:])))
 
 
-def _main(path: Path, options: dict[str, Any]) -> int:
+def _main(study: str, options: dict[str, Any]) -> int:
     from recbole_diffgrm.study import page
     from recbole_diffgrm.study.plan import read_plan
     from recbole_diffgrm.study.summary import Summary, gather
 
+    if study.startswith("--"):
+        raise UserError("the first argument is the YAML file of a study (see --help)")
+    path = Path(study)
     plan = read_plan(path)
     for flag in FLAGS & set(options):
         if options[flag] is not True:
