@@ -29,7 +29,7 @@ def draw_bars(summary: Summary, path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel(f"{summary.plan['dataset']}, test NDCG@10")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    figure.legend(frameon=False, loc="outside upper center", ncols=len(LEVELS))
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

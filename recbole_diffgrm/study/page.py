@@ -44,7 +44,7 @@ def short_table(summary: Summary) -> str:
     body = []
     for label, run in summary.short_table.items():
         tests = summary.champion_tests.get(label, {})
-        p_values = ["" if ranks not in tests else f"{tests[ranks]:.1g}" for ranks in ("rank", "rank_new")]
+        p_values = ["" if ranks not in tests else _p(tests[ranks]) for ranks in ("rank", "rank_new")]
         choice = run.removeprefix(label).strip(", ")
         shown = f"{label} ({choice})" if choice and len(summary.plan["short_table"][label]) > 1 else label
         body.append([shown, *_cells(summary.rows[run]), *p_values])
@@ -143,7 +143,7 @@ def _differences(summary: Summary, name: str, reference: str) -> list[str]:
             continue
         metric, new = ("sid_" + TESTED if ranks == "sid_rank" else TESTED), ranks == "rank_new"
         ours, theirs = (summary.rows[run].values(metric, new).mean() for run in (name, reference))
-        cells.append(f"{ours / theirs - 1:+.1%} ({p_value:.1g})" if theirs else f"({p_value:.1g})")
+        cells.append((f"{ours / theirs - 1:+.1%} " if theirs else "") + f"({_p(p_value)})")
     return cells
 
 
@@ -180,6 +180,10 @@ def _commands(summary: Summary) -> str:
 
 def _table(body: Iterable[list[Any]], head: list[str]) -> str:
     return tabulate(list(body), head, tablefmt="github", disable_numparse=True)
+
+
+def _p(value: float) -> str:
+    return f"{value:.1g}" if value > 0 else "< 1e-300"  # less than a float holds
 
 
 def _number(value: Any) -> str:
