@@ -367,6 +367,7 @@ def test_weights_tested_with_other_settings(options, capsys):
     for arguments, words in (
         ([f"--retest={trained.run_dir}", "--hidden_size=8"], "hidden_size cannot be changed without training anew"),
         ([f"--retest={trained.run_dir}", "--beam_size=5"], "5 IDs are too few for topk 10"),
+        ([f"--retest={trained.run_dir}", "--sid_file=x.sid"], "sid_file cannot be changed without training anew"),
         (["--retest=nowhere"], "does not exist: the run is not finished"),
         (["--retest"], "needs the directory of a finished run"),
     ):

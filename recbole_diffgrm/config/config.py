@@ -30,7 +30,6 @@ WITHOUT_INFLUENCE = {
     "state",
     "gpu_id",
     "cache_dir",
-    "sid_file",  # its content counts, with the data
 }
 
 # What validation and test read, and training does not.
@@ -107,7 +106,8 @@ class Config(RecBoleConfig):
         """Short hash of everything that decides the outcome of the run."""
         from recbole_diffgrm import __version__
 
-        decisive = {key: value for key, value in self.values.items() if key not in WITHOUT_INFLUENCE}
+        # Of sid_file the content counts, which is part of the fingerprint, not the place.
+        decisive = {key: value for key, value in self.values.items() if key not in WITHOUT_INFLUENCE | {"sid_file"}}
         content = [self.model, self.dataset, data_fingerprint, __version__, decisive]
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:8]
 

@@ -93,15 +93,12 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Section:
-    title: str
-    text: str
     compared_with: str | None
     runs: list[PlannedRun]
 
 
 @dataclass(frozen=True)
 class Plan:
-    path: Path
     dataset: str
     content: dict[str, Any]  # of the file
     sections: list[Section]
@@ -125,7 +122,7 @@ def read_plan(path: Path) -> Plan:
                 raise UserError(f"{path}: two runs have the name {name!r}")
             planned[name] = _planned(name, run, content.get("settings", {}), planned, f"{path}: {name}")
             runs.append(planned[name])
-        sections.append(Section(section["title"], section.get("text", ""), section.get("compared_with"), runs))
+        sections.append(Section(section.get("compared_with"), runs))
     table = content.get("short_table", {})
     wanted = [section.compared_with for section in sections if section.compared_with]
     for label, names in table.items():
@@ -144,7 +141,7 @@ def read_plan(path: Path) -> Plan:
             _check_keys(row, ROW_KEYS, set(ROW_KEYS), f"{path}: published: {label}")
             if row["level"] not in ("item", "SID"):
                 raise UserError(f"{path}: published: {label}: level must be item or SID, not {row['level']}")
-    return Plan(path, content["dataset"], content, sections, table, champion)
+    return Plan(content["dataset"], content, sections, table, champion)
 
 
 def _planned(name: str, run: Any, common: dict[str, Any], earlier: Mapping[str, PlannedRun], where: str) -> PlannedRun:
@@ -164,10 +161,10 @@ def _planned(name: str, run: Any, common: dict[str, Any], earlier: Mapping[str, 
 
 def _read_by(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options that a run may be given from outside: none that changes its outcome."""
-    usable = WITHOUT_INFLUENCE - {"sid_file"}
     for key in options:
-        if key not in usable:
-            raise UserError(f"--{key}: the plan decides; from outside only {', '.join(sorted(usable))} can be set")
+        if key not in WITHOUT_INFLUENCE:
+            usable = ", ".join(sorted(WITHOUT_INFLUENCE))
+            raise UserError(f"--{key}: the plan decides; from outside only {usable} can be set")
     return {key: value for key, value in options.items() if key in known_keys(model)}
 
 

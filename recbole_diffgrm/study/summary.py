@@ -10,7 +10,7 @@ import numpy as np
 
 from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.evaluation.significance import paired_p_value
+from recbole_diffgrm.evaluation.significance import TESTED_K, paired_p_value
 from recbole_diffgrm.files import write_json
 from recbole_diffgrm.running import rundir
 from recbole_diffgrm.running.comparison import Row, check_same_users, per_user
@@ -18,7 +18,7 @@ from recbole_diffgrm.running.result import RunResult
 from recbole_diffgrm.study.plan import Plan, PlannedRun
 
 RANKINGS = {"rank": "item, all", "rank_new": "item, new", "sid_rank": "SID"}  # in ranks.npz
-TESTED = "ndcg@10"
+TESTED = f"ndcg@{TESTED_K}"
 
 
 @dataclass(frozen=True)
