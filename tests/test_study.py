@@ -139,6 +139,13 @@ def test_commands_on_the_page_can_be_typed(study):
             assert typed.values == config.values
 
 
+def test_commands_on_the_page_name_files_plainly(study):
+    path, content, _ = study
+    content["sections"][0]["runs"]["copy"] = {"model": "HistoryCopy", "settings": {"sid_file": "{data_path}/a.sid"}}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert read_plan(path).runs["copy"].command("tiny").endswith(" --sid_file=FOLDER/a.sid")
+
+
 def test_a_missing_table_of_ids_is_not_another_run(options):
     """Neither found among the finished runs nor taken for the run without one."""
     settings = {key: value for key, value in options.items() if key != "config_files"}

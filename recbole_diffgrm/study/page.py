@@ -175,7 +175,7 @@ def _runs_table(summary: Summary) -> str:
 
 def _commands(summary: Summary) -> str:
     lines = [f"    {command}" for name, command in summary.commands.items() if name in summary.rows]
-    return "Each of them by itself (add `--data_path=FOLDER`; `{data_path}` is that folder):\n\n" + "\n".join(lines)
+    return "Each of them by itself (add `--data_path=FOLDER`):\n\n" + "\n".join(lines)
 
 
 def _table(body: Iterable[list[Any]], head: list[str]) -> str:

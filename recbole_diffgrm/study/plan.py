@@ -65,23 +65,20 @@ class PlannedRun:
         if self.base:
             of_base = self.base.configs(dataset, options)
             return [tested_differently(self.model, dataset, config.values, self.settings) for config in of_base]
-        data_path = str(options.get("data_path", "dataset"))
-        settings = {
-            key: value.replace("{data_path}", data_path) if isinstance(value, str) else value
-            for key, value in self.settings.items()
-        }
+        settings = _with_data_path(self.settings, str(options.get("data_path", "dataset")))
         files = [properties_dir() / name for name in self.config_files]
         of_seeds = [{"seed": seed} for seed in self.seeds] or [{}]
         given = {**settings, **_read_by(self.model, options)}
         return [_checked(build_config(self.model, dataset, files, {**given, **seed}), self.name) for seed in of_seeds]
 
     def command(self, dataset: str) -> str:
-        """What runs it alone."""
+        """What runs it alone. FOLDER stands for the folder of the data sets."""
+        settings = _with_data_path(self.settings, "FOLDER")
         if self.base:
-            words = [_option(key, value) for key, value in self.settings.items()]
+            words = [_option(key, value) for key, value in settings.items()]
             return " ".join(["python run_recbole_diffgrm.py --retest=RUN", *words, f"  # RUN: {self.base.name}"])
         files = " ".join(f"properties/{name}" for name in self.config_files)
-        settings = {**self.settings, **({"seeds": ",".join(map(str, self.seeds))} if self.seeds else {})}
+        settings |= {"seeds": ",".join(map(str, self.seeds))} if self.seeds else {}
         words = [
             f"--model={self.model}",
             f"--dataset={dataset}",
@@ -189,6 +186,13 @@ def _check_keys(content: Any, known: dict[str, type], needed: set[str], where: s
             raise UserError(f"{where}: {key}: names must be texts (put numbers in quotes)")
     for key in sorted(needed - set(content)):
         raise UserError(f"{where}: {key} is missing")
+
+
+def _with_data_path(settings: Mapping[str, Any], data_path: str) -> dict[str, Any]:
+    return {
+        key: value.replace("{data_path}", data_path) if isinstance(value, str) else value
+        for key, value in settings.items()
+    }
 
 
 def _option(key: str, value: Any) -> str:
