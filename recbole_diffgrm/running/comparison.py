@@ -239,11 +239,8 @@ def _save(comparison: Comparison, parent: Path) -> Comparison:
                 "p_value_against_best": row.p_value,
                 "p_value_against_best_new": row.p_value_new,
                 "errors": [f"{type(error).__name__}: {error}" for error in row.errors],
-                "mean": {
-                    metric: float(row.values(metric).mean())
-                    for metric in [*comparison.metrics, *comparison.sid_metrics]
-                    if len(row.values(metric))
-                },
+                "mean": _means(row, comparison),
+                "mean_new": _means(row, comparison, new=True),
                 "runs": [
                     {"seed": run.seed, "run_dir": str(run.run_dir), "test": run.test, "test_new": run.test_new}
                     for run in row.runs
@@ -258,14 +255,21 @@ def _save(comparison: Comparison, parent: Path) -> Comparison:
     return comparison
 
 
+def _means(row: Row, comparison: Comparison, new: bool = False) -> dict[str, float]:
+    values = {metric: row.values(metric, new) for metric in [*comparison.metrics, *comparison.sid_metrics]}
+    return {metric: float(of_runs.mean()) for metric, of_runs in values.items() if len(of_runs)}
+
+
 def _write_csv(comparison: Comparison, path: Path) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     metrics = [*comparison.metrics, *comparison.sid_metrics]
-    writer.writerow(["model", "seed", *metrics, "best_epoch", "epochs", "run_dir"])
+    new = [f"{metric}, new" for metric in metrics]
+    writer.writerow(["model", "seed", *metrics, *new, "best_epoch", "epochs", "run_dir"])
     for row in comparison.rows:
         for run in row.runs:
-            values = [repr(run.test[metric]) if metric in run.test else "" for metric in metrics]
+            tests = [run.test, run.test_new]
+            values = [repr(test[metric]) if metric in test else "" for test in tests for metric in metrics]
             writer.writerow([row.model, run.seed, *values, run.best_epoch, run.epochs, run.run_dir])
     write_text(text.getvalue(), path)
 
