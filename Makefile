@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 
 .PHONY: run test lint bench
 
-run: ARGS ?= --model=DiffGRM,SASRec
+run: ARGS ?= --model=DiffGRM,SASRec --config_files="properties/preset/item.yaml properties/preset/item-small.yaml"
 run: $(READY)
 	$(BIN)/python run_recbole_diffgrm.py $(ARGS)
 
