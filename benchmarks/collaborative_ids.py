@@ -1,6 +1,6 @@
 """Semantic IDs out of text and of what is bought together, for the study (properties/study/Amazon_Beauty.yaml).
 
-    python benchmarks/collaborative_ids.py --data_path FOLDER [--output cache/Amazon_Beauty.collaborative.sid]
+    python benchmarks/collaborative_ids.py --data_path FOLDER [--dataset Amazon_Beauty] [--output FILE.sid]
 
 Items that follow each other in training sequences, at most 5 places apart, count 1 / distance. The positive pointwise
 mutual information of these counts is factorised to 128 numbers an item; they are joined to the whitened vector of the
@@ -56,8 +56,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="Amazon_Beauty")
     parser.add_argument("--data_path", default="dataset")
-    parser.add_argument("--output", type=Path, default=Path("cache/Amazon_Beauty.collaborative.sid"))
+    parser.add_argument("--output", type=Path, help="default: cache/DATASET.collaborative.sid")
     options = parser.parse_args()
+    output = options.output or Path("cache") / f"{options.dataset}.collaborative.sid"
 
     given = {"data_path": options.data_path, "sid_encoder": "bundled", "sid_pca_dim": DIMENSIONS}
     config = build_config("DiffGRM", options.dataset, overrides=given)
@@ -77,9 +78,9 @@ def main() -> None:
         given |= {"sid_encoder": str(path), "sid_pca_dim": None, "sid_collisions": "reassign"}
         prepared = prepare(build_config("DiffGRM", options.dataset, overrides=given), dataset, parts)
         print(report.table(prepared.report))
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_bytes((prepared.folder / f"{options.dataset}.sid").read_bytes())
-    print(f"\n{options.output}")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes((prepared.folder / f"{options.dataset}.sid").read_bytes())
+    print(f"\n{output}")
 
 
 if __name__ == "__main__":
