@@ -168,7 +168,7 @@ def test_comparison(options, capsys):
         assert row["mean"]["ndcg@10"] == pytest.approx(np.mean([r.test["ndcg@10"] for r in results]))
         assert row["mean_new"]["ndcg@10"] == pytest.approx(np.mean([r.test_new["ndcg@10"] for r in results]))
         lines = [line for line in table if line["model"] == row["model"]]
-        for name, tests in {"ndcg@10": "test", "ndcg@10, new": "test_new"}.items():
+        for name, tests in {"ndcg@10": "test", "ndcg@10_new": "test_new"}.items():
             shown = {float(line[name]) for line in lines}
             assert shown == {one[tests]["ndcg@10"] for one in row["runs"]}
     best = max(models, key=lambda model: per_user[model].mean())

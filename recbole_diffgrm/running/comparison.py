@@ -264,7 +264,7 @@ def _write_csv(comparison: Comparison, path: Path) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     metrics = [*comparison.metrics, *comparison.sid_metrics]
-    new = [f"{metric}, new" for metric in metrics]
+    new = [f"{metric}_new" for metric in metrics]
     writer.writerow(["model", "seed", *metrics, *new, "best_epoch", "epochs", "run_dir"])
     for row in comparison.rows:
         for run in row.runs:
