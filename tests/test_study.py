@@ -124,6 +124,54 @@ def test_stopped_and_resumed(study, tmp_path):
     assert len(list((tmp_path / "runs" / "tiny").glob("SASRec-*"))) == 1
 
 
+def test_results_outlive_their_run_directories(study, tmp_path):
+    """What was gathered stays on the page, and is tested against what comes later, as if the directories were there."""
+    path, content, options = study
+    assert main([str(path), *options]) == 0
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    page, whole = (results / "small.md").read_text(), Summary.load(results / "small.json")
+    runs.rename(tmp_path / "gone")
+    assert main([str(path), *options, "--report"]) == 0
+    assert (results / "small.md").read_text() == page
+    assert main([str(path), *options, "--only=with items"]) == 0  # the same results, so the same tests
+    again = Summary.load(results / "small.json")
+    assert (again.tests, again.champion_tests) == (whole.tests, whole.champion_tests)
+
+    # Of a version that kept no ranks: tests of the same results are kept, others are not made.
+    (results / "small-ranks.npz").unlink()
+    assert main([str(path), *options, "--report"]) == 0
+    again = Summary.load(results / "small.json")
+    assert (again.tests, again.champion_tests) == (whole.tests, whole.champion_tests)
+    (results / "small-ranks.npz").unlink()
+    content["sections"][1]["compared_with"] = "with items"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert main([str(path), *options, "--report"]) == 0
+    again = Summary.load(results / "small.json")
+    assert again.tests == {"plain": {}, "items alone": {}} and again.champion_tests == whole.champion_tests
+
+    # A run that the plan has changed is no longer there.
+    content["sections"][0]["runs"]["SASRec"]["settings"] = {"epochs": 3}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert main([str(path), *options, "--report"]) == 0
+    assert set(Summary.load(results / "small.json").rows) == {"Pop", "plain", "with items", "items alone"}
+
+
+def test_ranks_that_are_damaged(study, tmp_path, capsys):
+    path, _, options = study
+    assert main([str(path), *options, "--only=Pop"]) == 0
+    (tmp_path / "results" / "small-ranks.npz").write_bytes(b"PK nothing")
+    assert main([str(path), *options, "--report"]) == 2
+    assert "small.json or the ranks beside it are damaged" in capsys.readouterr().err
+
+
+def test_runs_on_other_users_are_not_compared(study, tmp_path, capsys):
+    path, content, options = study
+    content["sections"][0]["runs"]["SASRec"] = {"model": "Pop", "settings": {"user_inter_num_interval": "[11,inf)"}}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert main([str(path), *options, "--only=Pop;SASRec"]) == 2
+    assert "was tested on other users" in capsys.readouterr().err
+
+
 def test_commands_on_the_page_can_be_typed(study):
     """What a page says runs a run alone is the configuration of that run."""
     path, content, options = study

@@ -25,7 +25,8 @@ Run the runs of a study that are not finished, one after the other, and write wh
   --readme=FILE          also put the short table between its marks in this file
   --data_path --output_dir --cache_dir ...   as for run_recbole_diffgrm.py, where they do not change an outcome
 
-A run that was stopped goes on where it was; a finished one is kept. Format: recbole_diffgrm/study/plan.py.
+A run that was stopped goes on where it was; a finished one is kept. Where its directory is gone, the page still has it, out
+of results/<study>.json, as long as the plan has it with the same settings. Format: recbole_diffgrm/study/plan.py.
 """
 FLAGS = {"report", "render"}
 
@@ -67,7 +68,7 @@ def _main(study: str, options: dict[str, Any]) -> int:
     results.mkdir(parents=True, exist_ok=True)
     summary_path = results / f"{path.stem}.json"
     if not render:
-        gather(plan, options).save(summary_path)
+        gather(plan, options, Summary.load(summary_path) if summary_path.exists() else None).save(summary_path)
     elif options:
         raise UserError(f"--{next(iter(options))}: --render reads {summary_path} alone")
     # From the file in either case: what is written can be written again by anyone who has it.

@@ -1,8 +1,11 @@
-"""What came of a study, as one JSON file: results of all finished runs and the tests between them."""
+"""What came of a study: results of all finished runs and the tests between them, as one JSON file, and beside it the
+ranks of the test users' targets, so that runs can be tested against others whose directories are gone."""
 
+import hashlib
 import json
+import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +13,16 @@ import numpy as np
 
 from recbole_diffgrm.data.prepare import check_files
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.evaluation.significance import TESTED_K, paired_p_value
+from recbole_diffgrm.evaluation.significance import TESTED_K, ndcg_at, paired_p_value
 from recbole_diffgrm.files import write_json
 from recbole_diffgrm.running import rundir
-from recbole_diffgrm.running.comparison import Row, check_same_users, per_user
+from recbole_diffgrm.running.comparison import Row
 from recbole_diffgrm.running.result import RunResult
 from recbole_diffgrm.study.plan import Plan, PlannedRun
 
 RANKINGS = {"rank": "item, all", "rank_new": "item, new", "sid_rank": "SID"}  # in ranks.npz
 TESTED = f"ndcg@{TESTED_K}"
+LAST = 255  # ranks are kept in a byte: this one and all beyond
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,14 @@ class Summary:
     tests: dict[str, dict[str, float]]  # run: ranking: p-value against what its section is compared with
     short_table: dict[str, str]  # row: the run that is shown
     champion_tests: dict[str, dict[str, float]]  # row: ranking: p-value against the champion
+    ranks: dict[str, np.ndarray] = field(default_factory=dict)  # "<hash of a run> <ranking>": [users]
+    users: str = ""  # digest of the test users that the ranks are of, in their order
 
     def save(self, path: Path) -> None:
-        content = asdict(self) | {"rows": {name: [_kept(run) for run in row.runs] for name, row in self.rows.items()}}
+        content = asdict(replace(self, ranks={}))
+        del content["ranks"]
+        content["rows"] = {name: [_kept(run) for run in row.runs] for name, row in self.rows.items()}
+        np.savez_compressed(_ranks_file(path), **self.ranks)
         write_json(content, path)
 
     @classmethod
@@ -42,39 +51,55 @@ class Summary:
                 name: Row(name, [RunResult(run_dir=Path(), **run) for run in runs])
                 for name, runs in content["rows"].items()
             }
-            return cls(**{**content, "rows": rows})
+            ranks = {}
+            if _ranks_file(path).exists():
+                with np.load(_ranks_file(path)) as saved:
+                    ranks = dict(saved)
+            return cls(**{**content, "rows": rows, "ranks": ranks})
         except FileNotFoundError:
             raise UserError(f"{path} does not exist: run the study first") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} is damaged or of another version ({error}); write it anew with --report") from None
+        except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+            raise UserError(
+                f"{path} or the ranks beside it are damaged or of another version ({error}); get them back, or delete both"
+            ) from None
 
 
-def gather(plan: Plan, options: Mapping[str, Any]) -> Summary:
-    """All runs of the plan that are finished with all their seeds."""
-    rows = {}
+def gather(plan: Plan, options: Mapping[str, Any], earlier: Summary | None = None) -> Summary:
+    """All runs of the plan that are finished with all their seeds: in their directories or, where these are gone, in what
+    was gathered before, if the plan still has them with the same settings."""
+    commands = {name: planned.command(plan.dataset) for name, planned in plan.runs.items()}
+    rows, ranks, users = {}, {}, earlier.users if earlier else ""
     for name, planned in plan.runs.items():
         results = finished(planned, plan.dataset, options)
         if all(results):
             rows[name] = Row(name, results)
-    tests = {
-        run.name: _tests(rows[run.name], rows[section.compared_with])
-        for section in plan.sections
-        for run in section.runs
-        if section.compared_with in rows and run.name in rows and run.name != section.compared_with
-    }
+            for run in results:
+                of_run, users = _read_ranks(run, users)
+                ranks |= of_run
+        elif earlier and name in earlier.rows and earlier.commands.get(name) == commands[name]:
+            rows[name] = earlier.rows[name]
+            hashes = tuple(run.config_hash for run in rows[name].runs)
+            ranks |= {key: values for key, values in earlier.ranks.items() if key.startswith(hashes)}
     short_table = {}
     for label, names in plan.short_table.items():
         there = [name for name in names if name in rows]
         if there:
             short_table[label] = max(there, key=lambda name: _validation(rows[name]))
+    found = Summary(plan.content, commands, rows, {}, short_table, {}, ranks, users)
+    tests, champion_tests = {}, {}
+    for section in plan.sections:
+        for run in section.runs:
+            if section.compared_with in rows and run.name in rows and run.name != section.compared_with:
+                known = earlier.tests.get(run.name, {}) if earlier else {}
+                before = _compared_with(earlier, run.name)
+                tests[run.name] = _tests(found, run.name, section.compared_with, earlier, (run.name, before), known)
     champion = short_table.get(plan.champion)
-    champion_tests = {
-        label: _tests(rows[name], rows[champion])
-        for label, name in short_table.items()
-        if champion and name != champion
-    }
-    commands = {name: planned.command(plan.dataset) for name, planned in plan.runs.items()}
-    return Summary(plan.content, commands, rows, tests, short_table, champion_tests)
+    for label, name in short_table.items():
+        if champion and name != champion:
+            known = earlier.champion_tests.get(label, {}) if earlier else {}
+            before = (earlier.short_table.get(label), earlier.short_table.get(plan.champion)) if earlier else ()
+            champion_tests[label] = _tests(found, name, champion, earlier, before, known)
+    return replace(found, tests=tests, champion_tests=champion_tests)
 
 
 def finished(planned: PlannedRun, dataset: str, options: Mapping[str, Any]) -> list[RunResult | None]:
@@ -95,14 +120,53 @@ def _validation(row: Row) -> float:
     return float(np.mean([run.valid[TESTED] for run in row.runs]))
 
 
-def _tests(row: Row, reference: Row) -> dict[str, float]:
-    """Paired t-test of the users' NDCG@10, for each ranking that both have."""
-    check_same_users([*row.runs, *reference.runs])
+def _tests(
+    found: Summary, name: str, reference: str, earlier: Summary | None, before: tuple, known: Mapping[str, float]
+) -> dict[str, float]:
+    """Paired t-test of the users' NDCG@10, for each ranking that both have. Without the ranks of both: as `known` from a
+    test of the two runs `before`, if these are the same with the same results."""
+    rows = (found.rows[name], found.rows[reference])
     tests = {}
     for ranks in RANKINGS:
-        if ranks != "sid_rank" or all(f"sid_{TESTED}" in run.test for run in (*row.runs, *reference.runs)):
-            tests[ranks] = paired_p_value(per_user(row.runs, ranks), per_user(reference.runs, ranks))
+        if ranks == "sid_rank" and not all(f"sid_{TESTED}" in run.test for row in rows for run in row.runs):
+            continue
+        gains = [_per_user(found, row, ranks) for row in rows]
+        if all(of_row is not None for of_row in gains):
+            tests[ranks] = paired_p_value(*gains)
+        elif ranks in known and before == (name, reference) and all(_is_same(row, earlier) for row in rows):
+            tests[ranks] = known[ranks]
     return tests
+
+
+def _per_user(found: Summary, row: Row, ranks: str) -> np.ndarray | None:
+    """NDCG@10 of each test user, as the mean over seeds."""
+    of_seeds = [found.ranks.get(f"{run.config_hash} {ranks}") for run in row.runs]
+    return None if any(of_seed is None for of_seed in of_seeds) else np.mean([ndcg_at(r) for r in of_seeds], axis=0)
+
+
+def _read_ranks(run: RunResult, users: str) -> tuple[dict[str, np.ndarray], str]:
+    """Of a run's directory; `users` is the digest of those of other runs, or empty."""
+    with np.load(run.run_dir / "ranks.npz") as saved:
+        digest = hashlib.sha256("\n".join(saved["user"]).encode()).hexdigest()
+        if users and users != digest:
+            raise UserError(f"{run.run_dir} was tested on other users than the other runs: they cannot be compared")
+        ranks = {name: saved[name] for name in RANKINGS if name in saved}
+    return {f"{run.config_hash} {name}": r.clip(max=LAST).astype(np.uint8) for name, r in ranks.items()}, digest
+
+
+def _compared_with(summary: Summary | None, name: str) -> str | None:
+    sections = summary.plan["sections"] if summary else []
+    return next((section.get("compared_with") for section in sections if name in section["runs"]), None)
+
+
+def _is_same(row: Row, earlier: Summary) -> bool:
+    """Has a row the results that it had?"""
+    before = earlier.rows[row.model].runs if row.model in earlier.rows else []
+    return [(run.test, run.test_new) for run in row.runs] == [(run.test, run.test_new) for run in before]
+
+
+def _ranks_file(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-ranks.npz")
 
 
 def _kept(run: RunResult) -> dict[str, Any]:
