@@ -156,6 +156,7 @@ BAD_VALUES = {
     "encoder_dropout_prob": 1.0,
     "item_head": 1,
     "item_text": "title",
+    "item_codes": "tied",
     "id_weight": -0.1,
     "every_position": "all",
     "id_targets": 0,

@@ -148,6 +148,7 @@ def test_learns_that_nothing_is_bought_twice(options):
         ({**EVERY, "max_history": 50}, "max_history: ~"),
         ({"id_targets": 2}, "only every_position reads it"),
         ({"id_weight": 0.5}, "only item_head reads it"),
+        ({"item_codes": "shared"}, "only item_head reads it"),
         ({"item_text": True}, "only item_head reads it"),
         ({"item_head": True, "decoding": "paper"}, "needs decoding catalogue"),
         ({"item_head": True, "shared_id_order": "number"}, "not read with item_head"),
