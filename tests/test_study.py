@@ -149,6 +149,21 @@ def test_results_outlive_their_run_directories(study, tmp_path):
     again = Summary.load(results / "small.json")
     assert again.tests == {"plain": {}, "items alone": {}} and again.champion_tests == whole.champion_tests
 
+    # Nor do the IDs have to be there that a run was made with.
+    table = tmp_path / "ready.sid"
+    rows = [f"i{item}\t{item % 8} {item // 8} 0" for item in range(40)]
+    table.write_text("\n".join(["item_id:token\tsid:token_seq", *rows]) + "\n")
+    content["sections"][0]["runs"]["copy"] = {
+        "model": "HistoryCopy",
+        "settings": {"sid_file": str(table), "sid_digits": 3},
+    }
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert main([str(path), *options, "--only=copy"]) == 0
+    table.unlink()
+    assert main([str(path), *options, "--report"]) == 0
+    assert "copy" in Summary.load(results / "small.json").rows
+    del content["sections"][0]["runs"]["copy"]
+
     # A run that the plan has changed is no longer there.
     content["sections"][0]["runs"]["SASRec"]["settings"] = {"epochs": 3}
     path.write_text(yaml.safe_dump(content, sort_keys=False))

@@ -25,8 +25,9 @@ Run the runs of a study that are not finished, one after the other, and write wh
   --readme=FILE          also put the short table between its marks in this file
   --data_path --output_dir --cache_dir ...   as for run_recbole_diffgrm.py, where they do not change an outcome
 
-A run that was stopped goes on where it was; a finished one is kept. Where its directory is gone, the page still has it, out
-of results/<study>.json, as long as the plan has it with the same settings. Format: recbole_diffgrm/study/plan.py.
+A run that was stopped goes on where it was; a finished one is kept. Where its directory is gone, the page still has it,
+out of results/<study>.json, as long as the plan has it with the same settings.
+Format of a plan: recbole_diffgrm/study/plan.py.
 """
 FLAGS = {"report", "render"}
 

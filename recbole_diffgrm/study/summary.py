@@ -36,6 +36,17 @@ class Summary:
     ranks: dict[str, np.ndarray] = field(default_factory=dict)  # "<hash of a run> <ranking>": [users]
     users: str = ""  # digest of the test users that the ranks are of, in their order
 
+    def p_values(self) -> dict[tuple[str, str], dict[str, float]]:
+        """Of each two runs that were tested against each other."""
+        pairs = {
+            (name, section["compared_with"]): self.tests[name]
+            for section in self.plan["sections"]
+            for name in section["runs"]
+            if name in self.tests
+        }
+        champion = self.short_table.get(self.plan.get("champion"))
+        return pairs | {(self.short_table[label], champion): tests for label, tests in self.champion_tests.items()}
+
     def save(self, path: Path) -> None:
         content = asdict(replace(self, ranks={}))
         del content["ranks"]
@@ -60,13 +71,13 @@ class Summary:
             raise UserError(f"{path} does not exist: run the study first") from None
         except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
             raise UserError(
-                f"{path} or the ranks beside it are damaged or of another version ({error}); get them back, or delete both"
+                f"{path} or the ranks beside it are damaged or of another version ({error}); restore or delete both"
             ) from None
 
 
 def gather(plan: Plan, options: Mapping[str, Any], earlier: Summary | None = None) -> Summary:
-    """All runs of the plan that are finished with all their seeds: in their directories or, where these are gone, in what
-    was gathered before, if the plan still has them with the same settings."""
+    """All runs of the plan that are finished with all their seeds: in their directories or, where these are gone, in
+    what was gathered before, if the plan still has them with the same settings."""
     commands = {name: planned.command(plan.dataset) for name, planned in plan.runs.items()}
     rows, ranks, users = {}, {}, earlier.users if earlier else ""
     for name, planned in plan.runs.items():
@@ -86,20 +97,21 @@ def gather(plan: Plan, options: Mapping[str, Any], earlier: Summary | None = Non
         if there:
             short_table[label] = max(there, key=lambda name: _validation(rows[name]))
     found = Summary(plan.content, commands, rows, {}, short_table, {}, ranks, users)
-    tests, champion_tests = {}, {}
-    for section in plan.sections:
-        for run in section.runs:
-            if section.compared_with in rows and run.name in rows and run.name != section.compared_with:
-                known = earlier.tests.get(run.name, {}) if earlier else {}
-                before = _compared_with(earlier, run.name)
-                tests[run.name] = _tests(found, run.name, section.compared_with, earlier, (run.name, before), known)
     champion = short_table.get(plan.champion)
-    for label, name in short_table.items():
-        if champion and name != champion:
-            known = earlier.champion_tests.get(label, {}) if earlier else {}
-            before = (earlier.short_table.get(label), earlier.short_table.get(plan.champion)) if earlier else ()
-            champion_tests[label] = _tests(found, name, champion, earlier, before, known)
-    return replace(found, tests=tests, champion_tests=champion_tests)
+    return replace(
+        found,
+        tests={
+            run.name: _tests(found, (run.name, section.compared_with), earlier)
+            for section in plan.sections
+            for run in section.runs
+            if section.compared_with in rows and run.name in rows and run.name != section.compared_with
+        },
+        champion_tests={
+            label: _tests(found, (name, champion), earlier)
+            for label, name in short_table.items()
+            if champion and name != champion
+        },
+    )
 
 
 def finished(planned: PlannedRun, dataset: str, options: Mapping[str, Any]) -> list[RunResult | None]:
@@ -108,6 +120,8 @@ def finished(planned: PlannedRun, dataset: str, options: Mapping[str, Any]) -> l
     for config in configs:
         check_files(config)
     if not planned.base:
+        if not all(Path(config.values.get("sid_file") or ".").exists() for config in configs):
+            return [None] * len(configs)  # IDs made by hand are gone, and what they were decides which run is meant
         return [rundir.latest_finished(config, rundir.identity(config)) for config in configs]
     trained = finished(planned.base, dataset, options)
     return [
@@ -120,12 +134,11 @@ def _validation(row: Row) -> float:
     return float(np.mean([run.valid[TESTED] for run in row.runs]))
 
 
-def _tests(
-    found: Summary, name: str, reference: str, earlier: Summary | None, before: tuple, known: Mapping[str, float]
-) -> dict[str, float]:
-    """Paired t-test of the users' NDCG@10, for each ranking that both have. Without the ranks of both: as `known` from a
-    test of the two runs `before`, if these are the same with the same results."""
-    rows = (found.rows[name], found.rows[reference])
+def _tests(found: Summary, pair: tuple[str, str], earlier: Summary | None) -> dict[str, float]:
+    """Paired t-test of the users' NDCG@10, for each ranking that both runs have. Where those of one are gone: as the
+    two were tested earlier, if they had the same results then."""
+    rows = [found.rows[name] for name in pair]
+    known = earlier.p_values().get(pair, {}) if earlier and all(_is_same(row, earlier) for row in rows) else {}
     tests = {}
     for ranks in RANKINGS:
         if ranks == "sid_rank" and not all(f"sid_{TESTED}" in run.test for row in rows for run in row.runs):
@@ -133,7 +146,7 @@ def _tests(
         gains = [_per_user(found, row, ranks) for row in rows]
         if all(of_row is not None for of_row in gains):
             tests[ranks] = paired_p_value(*gains)
-        elif ranks in known and before == (name, reference) and all(_is_same(row, earlier) for row in rows):
+        elif ranks in known:
             tests[ranks] = known[ranks]
     return tests
 
@@ -152,11 +165,6 @@ def _read_ranks(run: RunResult, users: str) -> tuple[dict[str, np.ndarray], str]
             raise UserError(f"{run.run_dir} was tested on other users than the other runs: they cannot be compared")
         ranks = {name: saved[name] for name in RANKINGS if name in saved}
     return {f"{run.config_hash} {name}": r.clip(max=LAST).astype(np.uint8) for name, r in ranks.items()}, digest
-
-
-def _compared_with(summary: Summary | None, name: str) -> str | None:
-    sections = summary.plan["sections"] if summary else []
-    return next((section.get("compared_with") for section in sections if name in section["runs"]), None)
 
 
 def _is_same(row: Row, earlier: Summary) -> bool:
