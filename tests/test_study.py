@@ -148,6 +148,9 @@ def test_results_outlive_their_run_directories(study, tmp_path):
     assert main([str(path), *options, "--report"]) == 0
     again = Summary.load(results / "small.json")
     assert again.tests == {"plain": {}, "items alone": {}} and again.champion_tests == whole.champion_tests
+    ours, theirs = (whole.rows[name].runs[0].test["sid_ndcg@10"] for name in ("plain", "with items"))
+    page = (results / "small.md").read_text()
+    assert f"| {ours / theirs - 1:+.1%} " in page and "No p: not tested" in page  # the change alone
 
     # Nor do the IDs have to be there that a run was made with.
     table = tmp_path / "ready.sid"

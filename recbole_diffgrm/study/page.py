@@ -58,6 +58,8 @@ def short_table(summary: Summary) -> str:
     lines = [_table(body, head), LEGEND]
     if champion:
         lines[1] += f" p: paired t-test of the users' NDCG@10 against {champion}, all items and new ones."
+        if any(not tests for tests in summary.champion_tests.values()):
+            lines[1] += " No p: not tested, because the ranks of one of the two runs were not kept."
     if published:
         lines[1] += " " + " ".join(published["text"].split())
     if missing:
@@ -126,24 +128,24 @@ def _section_table(summary: Summary, section: dict[str, Any]) -> str:
     lines = [_table(body, head)] if body else []
     if reference in summary.rows and body:
         lines.append(f"change: of NDCG@10 against {reference}, and p of the paired t-test.")
+        if any(not summary.tests[name] for name in section["runs"] if name in summary.tests):
+            lines[-1] += " No p: not tested, because the ranks of one of the two runs were not kept."
     if missing:
         lines.append(f"Not finished: {', '.join(missing)}.")
     return "\n\n".join(lines)
 
 
 def _differences(summary: Summary, name: str, reference: str) -> list[str]:
-    """Relative change of NDCG@10 in each ranking, and its p-value."""
+    """Relative change of NDCG@10 in each ranking, and its p-value where there is one."""
     if name == reference:
         return [""] * len(RANKINGS)
     cells = []
     for ranks in RANKINGS:
-        p_value = summary.tests[name].get(ranks)
-        if p_value is None:
-            cells.append("")
-            continue
         metric, new = ("sid_" + TESTED if ranks == "sid_rank" else TESTED), ranks == "rank_new"
-        ours, theirs = (summary.rows[run].values(metric, new).mean() for run in (name, reference))
-        cells.append((f"{ours / theirs - 1:+.1%} " if theirs else "") + f"({_p(p_value)})")
+        ours, theirs = (summary.rows[run].values(metric, new) for run in (name, reference))
+        p_value = summary.tests[name].get(ranks)
+        words = [f"{ours.mean() / theirs.mean() - 1:+.1%}"] if len(ours) and len(theirs) and theirs.mean() else []
+        cells.append(" ".join(words + ([] if p_value is None else [f"({_p(p_value)})"])))
     return cells
 
 

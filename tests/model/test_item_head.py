@@ -119,7 +119,8 @@ def test_items_are_ranked_by_both(options, weight, changes):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"enable_amp": True}, EVERY, {**EVERY, "id_targets": 1, "encoder_dropout_prob": 0.5}]
+    "changes",
+    [{"enable_amp": True}, EVERY, {**EVERY, "id_targets": 1, "encoder_dropout_prob": 0.5, "item_codes": "own"}],
 )
 def test_runs_and_recommends(options, changes):
     result = run("DiffGRM", "tiny", **options, item_head=True, valid_users=20, **changes)
@@ -148,7 +149,7 @@ def test_learns_that_nothing_is_bought_twice(options):
         ({**EVERY, "max_history": 50}, "max_history: ~"),
         ({"id_targets": 2}, "only every_position reads it"),
         ({"id_weight": 0.5}, "only item_head reads it"),
-        ({"item_codes": "shared"}, "only item_head reads it"),
+        ({"item_codes": "own"}, "only item_head reads it"),
         ({"item_text": True}, "only item_head reads it"),
         ({"item_head": True, "decoding": "paper"}, "needs decoding catalogue"),
         ({"item_head": True, "shared_id_order": "number"}, "not read with item_head"),
