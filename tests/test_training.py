@@ -9,6 +9,7 @@ from torch.utils.tensorboard import SummaryWriter
 from recbole_diffgrm.config.config import build_config
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.evaluate import Evaluation
+from recbole_diffgrm.running import environment
 from recbole_diffgrm.running.run import run
 from recbole_diffgrm.training import checkpoint, trainer
 from recbole_diffgrm.training.schedule import rate_factor
@@ -183,6 +184,30 @@ def test_random_state_round_trip():
 
 def test_mixed_precision_runs(options):
     assert run("SASRec", "tiny", **options, enable_amp=True).test["recall@10"] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [
+        ("model name\t: EPYC\nflags\t\t: fpu avx2 avx512_bf16\n", True),
+        ("flags\t\t: fpu avx2 avx512f\n", False),
+        ("Features\t: fp asimd bf16\n", True),
+        ("nothing known\n", True),
+    ],
+)
+def test_bfloat16_of_the_processor(tmp_path, text, has):
+    (tmp_path / "cpuinfo").write_text(text)
+    assert environment.has_bfloat16(tmp_path / "cpuinfo") == has
+    assert environment.has_bfloat16(tmp_path / "missing")
+
+
+def test_says_where_mixed_precision_does_not_pay(options, monkeypatch, caplog):
+    monkeypatch.setattr(environment, "has_bfloat16", lambda: False)
+    run("SASRec", "tiny", **{**options, "epochs": 1}, enable_amp=True)
+    assert "no bfloat16 instructions" in caplog.text
+    caplog.clear()
+    run("SASRec", "tiny", **{**options, "epochs": 1})
+    assert "bfloat16" not in caplog.text
 
 
 def test_averaged_weights_are_evaluated_and_kept(tmp_path):

@@ -64,6 +64,16 @@ def _commit() -> str | None:
         return None
 
 
+def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Does the processor calculate in bfloat16 itself? True where it cannot be known."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return True
+    flags = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]  # x86, ARM
+    return not flags or bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags[0]))
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

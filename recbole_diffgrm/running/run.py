@@ -126,6 +126,8 @@ class _Run:
         described = environment.describe()  # now: the checkout may change while the run goes on
         if config["reproducibility"] and torch.cuda.is_available():
             torch.use_deterministic_algorithms(True, warn_only=True)
+        if config["enable_amp"] and torch.device(config["device"]).type == "cpu" and not environment.has_bfloat16():
+            logger.warning("enable_amp: this processor has no bfloat16 instructions and may be slower with it")
         trim = compat.takes_variable_length(config.model_class)
         train = TrainLoader(config, train_set, trim)
         flat = dataset.inter_feat.flat
