@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -147,8 +148,9 @@ def test_results_outlive_their_run_directories(study, tmp_path):
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     assert main([str(path), *options, "--report"]) == 0
     again = Summary.load(results / "small.json")
-    assert again.tests == {"plain": {}, "items alone": {}} and again.champion_tests == whole.champion_tests
-    ours, theirs = (whole.rows[name].runs[0].test["sid_ndcg@10"] for name in ("plain", "with items"))
+    assert again.tests == {"plain": whole.tests["with items"], "items alone": {}}  # the first in the other direction
+    assert again.champion_tests == whole.champion_tests
+    ours, theirs = (whole.rows[name].runs[0].test["sid_ndcg@10"] for name in ("items alone", "with items"))
     page = (results / "small.md").read_text()
     assert f"| {ours / theirs - 1:+.1%} " in page and "No p: not tested" in page  # the change alone
 
@@ -174,20 +176,64 @@ def test_results_outlive_their_run_directories(study, tmp_path):
     assert set(Summary.load(results / "small.json").rows) == {"Pop", "plain", "with items", "items alone"}
 
 
-def test_ranks_that_are_damaged(study, tmp_path, capsys):
+def test_a_test_of_other_weights_goes_with_them(study, tmp_path, capsys):
+    path, content, options = study
+    only = "--only=with items; items alone"
+    assert main([str(path), *options, only]) == 0
+    (tmp_path / "runs").rename(tmp_path / "gone")
+    content["sections"][1]["runs"]["with items"]["settings"]["learning_rate"] = 0.01
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert main([str(path), *options, "--report"]) == 0
+    assert "no longer has them so: with items, items alone" in capsys.readouterr().out
+    assert main([str(path), *options, only]) == 0
+    old = Summary.load(tmp_path / "results" / "small.json")
+    (tmp_path / "runs").rename(tmp_path / "gone too")
+    old.rows["with items"].runs[0] = replace(old.rows["with items"].runs[0], config_hash="other")  # trained anew since
+    old.save(tmp_path / "results" / "small.json")
+    assert main([str(path), *options, "--report"]) == 0
+    assert "no longer has them so: items alone" in capsys.readouterr().out
+
+
+def test_settings_in_a_config_file_count(study, tmp_path, capsys):
+    path, content, options = study
+    preset = tmp_path / "preset.yaml"
+    preset.write_text("epochs: 1\n")
+    content["sections"][0]["runs"]["Pop"] = {"model": "GRU4Rec", "config_files": [str(preset)], "settings": {}}
+    del content["settings"]["epochs"]
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert main([str(path), *options, "--only=Pop"]) == 0
+    (tmp_path / "runs").rename(tmp_path / "gone")
+    assert main([str(path), *options, "--report"]) == 0
+    assert "Pop" in Summary.load(tmp_path / "results" / "small.json").rows
+    preset.write_text("epochs: 2\n")
+    assert main([str(path), *options, "--report"]) == 0
+    assert "no longer has them so: Pop" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [b"PK nothing", b""], ids=["text", "empty"])
+def test_damaged_results(study, tmp_path, capsys, content):
     path, _, options = study
     assert main([str(path), *options, "--only=Pop"]) == 0
-    (tmp_path / "results" / "small-ranks.npz").write_bytes(b"PK nothing")
+    results = tmp_path / "results"
+    (results / "small-ranks.npz").write_bytes(content)
+    assert main([str(path), *options, "--only=SASRec"]) == 2  # before anything is trained
+    assert "small-ranks.npz is damaged" in capsys.readouterr().err
+    assert main([str(path), f"--results={results}", "--render"]) == 0  # needs no ranks
+    (results / "small.json").write_bytes(content)
     assert main([str(path), *options, "--report"]) == 2
-    assert "small.json or the ranks beside it are damaged" in capsys.readouterr().err
+    assert "small.json is damaged" in capsys.readouterr().err
 
 
-def test_runs_on_other_users_are_not_compared(study, tmp_path, capsys):
+def test_runs_on_other_users_are_not_compared(study, capsys):
     path, content, options = study
-    content["sections"][0]["runs"]["SASRec"] = {"model": "Pop", "settings": {"user_inter_num_interval": "[11,inf)"}}
+    content["sections"][0]["runs"]["SASRec"] = {"model": "Pop", "settings": {"user_inter_num_interval": "[9,inf)"}}
+    content["champion"] = "Pop"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     assert main([str(path), *options, "--only=Pop;SASRec"]) == 2
-    assert "was tested on other users" in capsys.readouterr().err
+    assert "were tested on other users" in capsys.readouterr().err
+    del content["champion"]
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert main([str(path), *options, "--report"]) == 0  # side by side they may stand
 
 
 def test_commands_on_the_page_can_be_typed(study):

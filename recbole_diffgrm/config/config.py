@@ -307,7 +307,8 @@ def _check_positions(values: dict[str, Any]) -> None:
     if values["id_targets"] is not None and not values["every_position"]:
         raise UserError("id_targets: only every_position reads it")
     for key in ("id_weight", "item_codes"):
-        if values[key] != _defaults("DiffGRM")[key] and not values["item_head"]:
+        default = _defaults("DiffGRM")[key]  # runs of earlier versions do not have them all
+        if values.get(key, default) != default and not values["item_head"]:
             raise UserError(f"{key}: only item_head reads it")
     if values["item_text"] and not values["item_head"]:
         raise UserError("item_text: only item_head reads it")

@@ -174,17 +174,6 @@ def per_user(runs: Sequence[RunResult], ranks: str = "rank") -> np.ndarray:
     return np.mean(per_seed, axis=0)
 
 
-def check_same_users(runs: Sequence[RunResult]) -> None:
-    """A paired test needs the same users in the same order: the same data, filtered and split alike."""
-    users = []
-    for run in runs:
-        with np.load(run.run_dir / "ranks.npz") as saved:
-            users.append(saved["user"])
-    for other, run in zip(users[1:], runs[1:]):
-        if not np.array_equal(users[0], other):
-            raise UserError(f"{runs[0].run_dir} and {run.run_dir} were tested on other users: they cannot be compared")
-
-
 def _with_p_values(rows: list[Row]) -> list[Row]:
     """Each row with the p-values of its difference from the best, in both rankings."""
     rows = _tested(rows, [row for row in rows if row.runs], "rank", "p_value")

@@ -126,8 +126,6 @@ class _Run:
         described = environment.describe()  # now: the checkout may change while the run goes on
         if config["reproducibility"] and torch.cuda.is_available():
             torch.use_deterministic_algorithms(True, warn_only=True)
-        if config["enable_amp"] and torch.device(config["device"]).type == "cpu" and not environment.has_bfloat16():
-            logger.warning("enable_amp: this processor has no bfloat16 instructions and may be slower with it")
         trim = compat.takes_variable_length(config.model_class)
         train = TrainLoader(config, train_set, trim)
         flat = dataset.inter_feat.flat
@@ -219,6 +217,9 @@ class _Run:
             trained = Progress(finished=True, epoch=self.weights.epochs, curve=self.weights.curve)
             trained.best_epoch = self.weights.best_epoch
             return model, trained
+        on_cpu = torch.device(self.config["device"]).type == "cpu"
+        if self.config["enable_amp"] and on_cpu and not environment.has_bfloat16():
+            logger.warning("this processor has no bfloat16 instructions: --enable_amp=False may be faster")
         stages = _stages(self.config)
         names = [name for name, _ in stages]
         first = names.index(state["progress"]["stage"]) if state else 0

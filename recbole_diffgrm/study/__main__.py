@@ -25,8 +25,9 @@ Run the runs of a study that are not finished, one after the other, and write wh
   --readme=FILE          also put the short table between its marks in this file
   --data_path --output_dir --cache_dir ...   as for run_recbole_diffgrm.py, where they do not change an outcome
 
-A run that was stopped goes on where it was; a finished one is kept. Where its directory is gone, the page still has it,
-out of results/<study>.json, as long as the plan has it with the same settings.
+A run that was stopped goes on where it was; one whose directory is there and finished is kept. Where directories are
+gone, the page still has their results, out of results/<study>.json, as long as the plan and its config files ask for
+the same; without --only they are trained again.
 Format of a plan: recbole_diffgrm/study/plan.py.
 """
 FLAGS = {"report", "render"}
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(study: str, options: dict[str, Any]) -> int:
     from recbole_diffgrm.study import page
     from recbole_diffgrm.study.plan import read_plan
-    from recbole_diffgrm.study.summary import Summary, gather
+    from recbole_diffgrm.study.summary import Summary
 
     if study.startswith("--"):
         raise UserError("the first argument is the YAML file of a study (see --help)")
@@ -63,13 +64,15 @@ def _main(study: str, options: dict[str, Any]) -> int:
     for name in only:
         if name not in plan.runs:
             raise UserError(f"--only: there is no run {name!r} in {path}")
+    results.mkdir(parents=True, exist_ok=True)
+    summary_path = results / f"{path.stem}.json"
+    # Before hours of work: what is damaged has to be mended first.
+    earlier = Summary.load(summary_path, with_ranks=True) if summary_path.exists() and not render else None
     failed = []
     if not report and not render:
         failed = _run([plan.runs[name] for name in only or plan.runs], plan.dataset, options)
-    results.mkdir(parents=True, exist_ok=True)
-    summary_path = results / f"{path.stem}.json"
     if not render:
-        gather(plan, options, Summary.load(summary_path) if summary_path.exists() else None).save(summary_path)
+        _gather(plan, options, summary_path, earlier)
     elif options:
         raise UserError(f"--{next(iter(options))}: --render reads {summary_path} alone")
     # From the file in either case: what is written can be written again by anyone who has it.
@@ -77,6 +80,16 @@ def _main(study: str, options: dict[str, Any]) -> int:
     for name, error in failed:
         print(f"error: {name}: {error}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _gather(plan, options: dict[str, Any], path: Path, earlier) -> None:
+    from recbole_diffgrm.study.summary import gather
+
+    found = gather(plan, options, earlier)
+    lost = [name for name in earlier.rows if name not in found.rows] if earlier else []
+    if lost:
+        print(f"given up, because the plan no longer has them so: {', '.join(lost)}")
+    found.save(path)
 
 
 def _run(planned: list, dataset: str, options: dict[str, Any]) -> list[tuple[str, Exception]]:

@@ -18,6 +18,8 @@
 Config files are found below properties/. `{data_path}` in a setting stands for the folder of the data sets.
 """
 
+import hashlib
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,6 +72,12 @@ class PlannedRun:
         of_seeds = [{"seed": seed} for seed in self.seeds] or [{}]
         given = {**settings, **_read_by(self.model, options)}
         return [_checked(build_config(self.model, dataset, files, {**given, **seed}), self.name) for seed in of_seeds]
+
+    def digest(self) -> str:
+        """Of what the plan and its config files ask for. Settings below those (data set, model) are not part of it."""
+        files = [read_yaml(properties_dir() / name) for name in self.config_files]
+        content = [self.model, files, self.settings, self.seeds, self.base.digest() if self.base else None]
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     def command(self, dataset: str) -> str:
         """What runs it alone. FOLDER stands for the folder of the data sets."""

@@ -1,5 +1,7 @@
 """DiffGRM with a softmax over items beside the decoder, and training at every position of a sequence."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from recbole_diffgrm.evaluation.evaluate import evaluate_rankings
 from recbole_diffgrm.evaluation.ranking import NOT_RANKED, target_ranks
 from recbole_diffgrm.model.diffgrm import Targets
 from recbole_diffgrm.network.network import TEXT_SCALE
+from recbole_diffgrm.running.run import retest
 from tests.model import test_diffgrm, test_recommending
 
 EVERY = {"every_position": True, "min_history": 1}
@@ -139,6 +142,17 @@ def test_learns_that_nothing_is_bought_twice(options):
     state = torch.load(result.run_dir / "best.pt", weights_only=True)["state_dict"]
     assert state["network.repeat_weight"] < -0.05
     assert result.test["ndcg@10"] == pytest.approx(result.test_new["ndcg@10"], abs=0.02)
+
+
+def test_a_run_of_a_version_without_own_codes(options):
+    """Its weights are tested and used as they are."""
+    result = run("DiffGRM", "tiny", **options, item_head=True, **EVERY)
+    path = result.run_dir / "result.json"
+    content = json.loads(path.read_text())
+    del content["config"]["item_codes"]
+    path.write_text(json.dumps(content))
+    assert retest(result.run_dir).test == result.test
+    assert len(Recommender.load(result.run_dir).recommend([["i1", "i2", "i3"]], k=7)[0]) == 7
 
 
 @pytest.mark.parametrize(
