@@ -156,7 +156,6 @@ BAD_VALUES = {
     "encoder_dropout_prob": 1.0,
     "item_head": 1,
     "item_text": "title",
-    "item_codes": "tied",
     "id_weight": -0.1,
     "every_position": "all",
     "id_targets": 0,

@@ -306,10 +306,8 @@ def _check_positions(values: dict[str, Any]) -> None:
         raise UserError("every_position: every item is a target: sliding_window: True, min_history: 1, max_history: ~")
     if values["id_targets"] is not None and not values["every_position"]:
         raise UserError("id_targets: only every_position reads it")
-    for key in ("id_weight", "item_codes"):
-        default = _defaults("DiffGRM")[key]  # runs of earlier versions do not have them all
-        if values.get(key, default) != default and not values["item_head"]:
-            raise UserError(f"{key}: only item_head reads it")
+    if values["id_weight"] != _defaults("DiffGRM")["id_weight"] and not values["item_head"]:
+        raise UserError("id_weight: only item_head reads it")
     if values["item_text"] and not values["item_head"]:
         raise UserError("item_text: only item_head reads it")
     if values["item_head"] and values["decoding"] != "catalogue":

@@ -185,7 +185,6 @@ RULES: dict[str, Rule] = {
     "encoder_dropout_prob": optional(PROBABILITY),
     "item_head": BOOLEAN,
     "item_text": BOOLEAN,
-    "item_codes": choice("own", "shared"),
     "id_weight": number(0),
     "every_position": BOOLEAN,
     "id_targets": optional(integer(1)),

@@ -68,7 +68,6 @@ class DiffGRM(SidRecommender):
                 causal=self.every_position,
                 text=0 if self.text_vectors is None else self.text_vectors.shape[1],
                 items=self.n_items if self.has_item_head else 0,
-                shared_codes=not self.has_item_head or config["item_codes"] != "own",
             )
         )
         self.noising = noising_of(config, digits)

@@ -34,7 +34,6 @@ class Shape:
     causal: bool = False  # an item of a history sees those before it only
     text: int = 0  # dimensions of the items' text vectors, where these are part of the embeddings
     items: int = 0  # of the catalogue and one for padding, where items have embeddings of their own beside their digits
-    shared_codes: bool = True  # items: their digits have the decoder's embeddings, its last norm is the encoder's too
 
 
 class History(NamedTuple):
@@ -58,9 +57,6 @@ class DiffGRMNetwork(nn.Module):
         if shape.items:
             self.item_embedding = nn.Parameter(torch.empty(shape.items, d))
             self.item_norm = nn.LayerNorm(d)
-            if not shape.shared_codes:
-                self.item_code_embedding = nn.Parameter(torch.empty(shape.digits, shape.codes, d))
-                self.encoder_norm = nn.LayerNorm(d)
             self.repeat_weight = nn.Parameter(torch.empty(()))
             if shape.text:
                 self.text_projection = nn.Linear(shape.text, d, bias=False)
@@ -70,7 +66,7 @@ class DiffGRMNetwork(nn.Module):
         in_encoder = replace(shape, dropout=shape.encoder_dropout)
         self.encoder = nn.ModuleList(EncoderLayer(in_encoder) for _ in range(shape.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.decoder_layers))
-        self.norm = nn.LayerNorm(d)  # of both outputs, but for an encoder that has its own
+        self.norm = nn.LayerNorm(d)  # of both outputs
         self._initialise()
 
     def _initialise(self) -> None:
@@ -98,8 +94,7 @@ class DiffGRMNetwork(nn.Module):
     def item_vectors(self, items: Tensor, sids: Tensor, text: Tensor | None = None) -> Tensor:
         """Items [...], their IDs [..., n] and vectors of their text [..., t] -> [..., d]: an embedding of its own for
         each, those of its digits, and its text."""
-        codes = self.code_embedding if self.shape.shared_codes else self.item_code_embedding
-        vectors = F.embedding(items, self.item_embedding) + self._sum_of_digits(sids, codes.flatten(0, 1))
+        vectors = F.embedding(items, self.item_embedding) + self._sum_of_digits(sids, self.code_embedding.flatten(0, 1))
         return vectors if text is None else vectors + self.text_projection(TEXT_SCALE * text)
 
     def _sum_of_digits(self, sids: Tensor, parts: Tensor) -> Tensor:
@@ -119,7 +114,7 @@ class DiffGRMNetwork(nn.Module):
             is_seen = is_seen & torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
         for layer in self.encoder:
             x = layer(x, _log(is_seen)[:, None])
-        return self.norm(x) if self.shape.shared_codes else self.encoder_norm(x)
+        return self.norm(x)
 
     def project(self, states: Tensor, length: Tensor, row: Tensor | None = None) -> History:
         """The first `length` [B] states of each history [B, L, d], for the decoder. With `row` [T]: histories row[t]

@@ -49,7 +49,8 @@ class Summary:
         }
         champion = self.short_table.get(self.plan.get("champion"))
         pairs |= {(self.short_table[label], champion): tests for label, tests in self.champion_tests.items()}
-        return pairs | {(second, first): tests for (first, second), tests in pairs.items()}
+        pairs = {pair: tests for pair, tests in pairs.items() if tests}
+        return pairs | {pair[::-1]: tests for pair, tests in pairs.items()}
 
     def save(self, path: Path) -> None:
         content = asdict(replace(self, ranks={}))

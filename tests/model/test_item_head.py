@@ -1,7 +1,5 @@
 """DiffGRM with a softmax over items beside the decoder, and training at every position of a sequence."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,6 @@ from recbole_diffgrm.evaluation.evaluate import evaluate_rankings
 from recbole_diffgrm.evaluation.ranking import NOT_RANKED, target_ranks
 from recbole_diffgrm.model.diffgrm import Targets
 from recbole_diffgrm.network.network import TEXT_SCALE
-from recbole_diffgrm.running.run import retest
 from tests.model import test_diffgrm, test_recommending
 
 EVERY = {"every_position": True, "min_history": 1}
@@ -122,8 +119,7 @@ def test_items_are_ranked_by_both(options, weight, changes):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"enable_amp": True}, EVERY, {**EVERY, "id_targets": 1, "encoder_dropout_prob": 0.5, "item_codes": "own"}],
+    "changes", [{"enable_amp": True}, EVERY, {**EVERY, "id_targets": 1, "encoder_dropout_prob": 0.5}]
 )
 def test_runs_and_recommends(options, changes):
     result = run("DiffGRM", "tiny", **options, item_head=True, valid_users=20, **changes)
@@ -144,17 +140,6 @@ def test_learns_that_nothing_is_bought_twice(options):
     assert result.test["ndcg@10"] == pytest.approx(result.test_new["ndcg@10"], abs=0.02)
 
 
-def test_a_run_of_a_version_without_own_codes(options):
-    """Its weights are tested and used as they are."""
-    result = run("DiffGRM", "tiny", **options, item_head=True, **EVERY)
-    path = result.run_dir / "result.json"
-    content = json.loads(path.read_text())
-    del content["config"]["item_codes"]
-    path.write_text(json.dumps(content))
-    assert retest(result.run_dir).test == result.test
-    assert len(Recommender.load(result.run_dir).recommend([["i1", "i2", "i3"]], k=7)[0]) == 7
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -163,7 +148,6 @@ def test_a_run_of_a_version_without_own_codes(options):
         ({**EVERY, "max_history": 50}, "max_history: ~"),
         ({"id_targets": 2}, "only every_position reads it"),
         ({"id_weight": 0.5}, "only item_head reads it"),
-        ({"item_codes": "own"}, "only item_head reads it"),
         ({"item_text": True}, "only item_head reads it"),
         ({"item_head": True, "decoding": "paper"}, "needs decoding catalogue"),
         ({"item_head": True, "shared_id_order": "number"}, "not read with item_head"),

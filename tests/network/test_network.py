@@ -199,20 +199,13 @@ def items_and_ids(seed=3):
     return sids, torch.randint(1, 11, (3, 6), generator=draw), torch.tensor([6, 2, 4])
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_vectors_of_items(shared):
-    net, (sids, items, length) = network(Shape(**{**vars(WITH_ITEMS), "shared_codes": shared})), items_and_ids()
+def test_vectors_of_items():
+    net, (sids, _, _) = network(WITH_ITEMS), items_and_ids()
     vectors = net.item_vectors(torch.arange(11), sids)
-    table = net.code_embedding if shared else net.item_code_embedding
     for item in range(11):
-        expected = net.item_embedding[item] + sum(table[k, code] for k, code in enumerate(sids[item]))
+        expected = net.item_embedding[item] + sum(net.code_embedding[k, code] for k, code in enumerate(sids[item]))
         assert torch.allclose(vectors[item], expected)
     assert torch.equal(net.item_vectors(torch.tensor([[3, 9]]), sids[[[3, 9]]])[0], vectors[[3, 9]])
-    states = net.read(vectors[items], length)
-    (gradient,) = torch.autograd.grad(states.sum(), net.code_embedding, allow_unused=True)
-    assert (gradient is not None) == shared  # nothing of the decoder's is in the encoder
-    (gradient,) = torch.autograd.grad(net.read(vectors[items], length).sum(), net.norm.bias, allow_unused=True)
-    assert (gradient is not None) == shared
 
 
 def test_a_causal_encoder_reads_each_prefix_alone():
