@@ -176,7 +176,7 @@ def _runs_table(summary: Summary) -> str:
 
 
 def _commands(summary: Summary) -> str:
-    lines = [f"    {command}" for name, command in summary.commands.items() if name in summary.rows]
+    lines = [f"    # {name}\n    {command}" for name, command in summary.commands.items() if name in summary.rows]
     return "Each of them by itself (add `--data_path=FOLDER`):\n\n" + "\n".join(lines)
 
 
