@@ -1,13 +1,13 @@
-# `make run` and `make test` need Python 3.11 (or 3.10) and a package registry, nothing else: each makes .venv when
-# it is missing or when the pins changed. A second call installs nothing.
+# `make run` and `make test` need Python 3.11 (or 3.10) and a package registry, nothing else: each creates .venv if it is
+# missing or the pins have changed. A second call installs nothing.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.10 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint bench
+.PHONY: run test lint types docs bench
 
-run: ARGS ?= --model=DiffGRM,SASRec --config_files="properties/preset/item.yaml properties/preset/item-small.yaml"
+run: ARGS ?= --model=DiffGRM,SASRec --preset=item,item-small
 run: $(READY)
 	$(BIN)/python run_recbole_diffgrm.py $(ARGS)
 
@@ -17,6 +17,13 @@ test: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+# The reference of all keys: docs/configuration.md and properties/schema.json
+docs: $(READY)
+	$(BIN)/python -m recbole_diffgrm.cli.reference
 
 # One training epoch against stock RecBole, memory at 10 M interactions, semantic IDs of up to 1 M items, training steps
 # and decoding of DiffGRM. DATA is a folder with Amazon_Beauty in it, CORNAC (optional) the python of an environment with cornac.

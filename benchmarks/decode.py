@@ -1,9 +1,10 @@
-"""Decoding: users/s of `catalogue` against a straightforward `paper` decoder and Cornac's, and against catalogue size.
+"""Decoding: users/s of `constrained` against a straightforward `unconstrained` decoder and Cornac's, and against the
+size of the catalogue.
 
     python benchmarks/decode.py --data_path FOLDER [--weights BEST.PT --sid_file FILE] [--cornac PYTHON] [--catalogues]
 
-FOLDER holds Amazon_Beauty; test users are drawn from it. Weights are those of a DiffGRM run with IDs from FILE (its
-width counts), or random ones of the paper's size with IDs drawn, and then nothing is said of NDCG. PYTHON is the
+FOLDER holds Amazon_Beauty; test users are sampled from it. Weights are those of a DiffGRM run with IDs from FILE (its
+width counts), or random ones of the paper's size with random SIDs, and then NDCG is not reported. PYTHON is the
 interpreter of an environment of its own with torch and `pip install cornac==3.0.1`; it is given the same weights. The
 sides take turns on the same users, in processes of their own with the same number of threads, and should find the same
 IDs where they search alike. `--catalogues` adds synthetic catalogues of 10,000 to 10,000,000 IDs, all codes equally
@@ -30,7 +31,7 @@ ROUNDS = 3
 TURN = {"project": 12, "plain": 4, "cornac": 4}  # users; from the same place on
 
 
-# The sides: each decodes users first..last for a policy and a beam, and says which IDs it found
+# The sides: each decodes users first..last for a decoding and a beam, and says which IDs it found
 
 
 def project(options):
@@ -38,15 +39,15 @@ def project(options):
 
     model, users = model_and_users(options)
 
-    def decode(policy: str, beam: int, first: int, last: int):
-        model.policy, model.beam = model.policy._replace(kind=policy), (beam,)
+    def decode(decoding: str, beam: int, first: int, last: int):
+        model.decoding = decoding
         chosen = torch.arange(first, last)
         chosen = chosen[users.lengths(users.rows[chosen]).argsort(stable=True)]  # as in an evaluation
         found = []
         for part in chosen.split(options.batch):
-            generated = model.generate(users.cut(part), validation=False)
+            generated = model.generate(users.cut(part), [beam])
             for rows in generated.rows.tolist():
-                found.append([tuple(model.catalogue.lattice_ids[row].tolist()) for row in rows[:10] if row >= 0])
+                found.append([tuple(model.semantic_ids.sids[row].tolist()) for row in rows[:10] if row >= 0])
         return [found[place] for place in chosen.argsort().tolist()]
 
     return decode, sids_of(model, users.cut(torch.arange(len(users)))["item_id"])
@@ -54,15 +55,15 @@ def project(options):
 
 def plain(options):
     import torch
-    from plain import decode_ids, encode
+    from plain import decode_sids, encode
 
     model, users = model_and_users(options)
-    existing = set(map(tuple, model.catalogue.lattice_ids.tolist()))
+    existing = set(map(tuple, model.semantic_ids.sids.tolist()))
 
-    def decode(policy: str, beam: int, first: int, last: int):
+    def decode(decoding: str, beam: int, first: int, last: int):
         batch = users.cut(torch.arange(first, last), LENGTH)
-        memory = encode(model.network, model.catalogue.sids(batch["item_id_list"]), batch["item_length"])
-        return [ids[:10] for ids in decode_ids(model.network, memory, beam, existing)]
+        memory = encode(model.network, model.semantic_ids.lookup(batch["item_id_list"]), batch["item_length"])
+        return [ids[:10] for ids in decode_sids(model.network, memory, beam, existing)]
 
     return decode, sids_of(model, users.cut(torch.arange(len(users)))["item_id"])
 
@@ -78,7 +79,7 @@ def cornac(options):
     network.load_state_dict({**saved["weights"], "item_codes": network.item_codes})
     existing = set(map(tuple, saved["sids"].tolist()))
 
-    def decode(policy: str, beam: int, first: int, last: int):
+    def decode(decoding: str, beam: int, first: int, last: int):
         history, length = saved["history"][first:last], saved["length"][first:last]
         mask = (torch.arange(LENGTH) < length[:, None]).float()
         memory, padding = network.encode_history(history, mask)
@@ -92,27 +93,27 @@ def model_and_users(options):
     """(DiffGRM, test users in random order)"""
     import torch
 
-    from recbole_diffgrm import compat
-    from recbole_diffgrm.config.config import build_config
+    from recbole_diffgrm import memory
     from recbole_diffgrm.data.dataset import load_dataset
-    from recbole_diffgrm.running.inputs import attach
+    from recbole_diffgrm.data.splits import make_split
+    from recbole_diffgrm.experiments.item_data import attach_item_data
+    from recbole_diffgrm.models import build_config
 
     state = network_weights(options.weights) if options.weights else None
     width = len(state["norm.weight"]) if state else WIDTH
     settings = {"hidden_size": width, "inner_size": 4 * width, "n_heads": 4, "data_path": options.data_path}
-    ids = {"sid_file": options.sid_file} if options.sid_file else {"sid_quantiser": "random"}
+    ids = {"sid_file": options.sid_file} if options.sid_file else {"sid_quantizer": "random"}
     config = build_config("DiffGRM", "Amazon_Beauty", overrides=settings | ids | {"cache_dir": options.cache})
-    dataset = load_dataset(config)
-    parts = dataset.build()
-    attach(config, dataset, parts)
+    split = make_split(config, load_dataset(config))
+    attach_item_data(config, split)
     if options.side == "project":
-        compat.keep_freed_memory()
+        memory.keep_freed_memory()
     torch.manual_seed(0)
-    model = config.model_class(config, parts[0]).eval()
+    model = config.model_class(config, split.train).eval()
     if state:
         model.network.load_state_dict(state)
     options.batch = config["eval_batch_size"]
-    users = parts[2].inter_feat
+    users = split.test.inter_feat
     order = torch.randperm(len(users), generator=torch.Generator().manual_seed(0))
     return model, users.select(users.rows[order[: options.users]])
 
@@ -125,7 +126,7 @@ def network_weights(path: str) -> dict:
 
 
 def sids_of(model, items) -> list[tuple[int, ...]]:
-    return list(map(tuple, model.catalogue.sids(items).tolist()))
+    return list(map(tuple, model.semantic_ids.lookup(items).tolist()))
 
 
 def save_for_cornac(options, path: Path) -> None:
@@ -137,10 +138,10 @@ def save_for_cornac(options, path: Path) -> None:
     history = batch["item_id_list"]
     names = {"code_embedding": "code_embeddings", "mask_embedding": "mask_embeddings", "norm": "final_norm"}
     names |= {"position_embedding": "history_positions.weight"}
-    names |= {"item_inner": "item_projection.0", "item_outer": "item_projection.2"}
-    parts = {"attention.norm": "{}_norm", "attention.query_key_value": "{}.qkv", "attention.out": "{}.projection"}
-    parts = {ours: theirs.format("self_attention") for ours, theirs in parts.items()}
-    parts |= {"look.norm": "cross_attention_norm", "look.out": "cross_attention.projection"}
+    names |= {"item_embedding.inner": "item_projection.0", "item_embedding.outer": "item_projection.2"}
+    parts = {"self_attention.norm": "self_attention_norm", "self_attention.query_key_value": "self_attention.qkv"}
+    parts |= {"self_attention.out": "self_attention.projection"}
+    parts |= {"cross_attention.norm": "cross_attention_norm", "cross_attention.out": "cross_attention.projection"}
     parts |= {"feed_forward.norm": "feed_forward_norm", "feed_forward.inner": "feed_forward.input"}
     parts |= {"feed_forward.outer": "feed_forward.output"}
     weights, state = {}, model.network.state_dict()
@@ -148,18 +149,18 @@ def save_for_cornac(options, path: Path) -> None:
         stem, kind = name.rsplit(".", 1) if name.endswith((".weight", ".bias")) else (name, "")
         if stem.startswith(("encoder", "decoder")):
             side, number, part = stem.split(".", 2)
-            if part in ("look.query", "look.key_value"):
+            if part in ("cross_attention.query", "cross_attention.key_value"):
                 continue
             theirs = parts[part].replace("self_", "") if side == "encoder" else parts[part]
             weights[f"{side}_blocks.{number}.{theirs}.{kind}"] = value
         else:
             weights[names[stem] + (f".{kind}" if kind and stem != "position_embedding" else "")] = value
     for number in range(len(model.network.decoder)):
-        both = [state[f"decoder.{number}.look.{part}.weight"] for part in ("query", "key_value")]
+        both = [state[f"decoder.{number}.cross_attention.{part}.weight"] for part in ("query", "key_value")]
         weights[f"decoder_blocks.{number}.cross_attention.qkv.weight"] = torch.cat(both)
     content = {
         "weights": weights,
-        "sids": model.catalogue.sids(torch.arange(1, model.n_items)),
+        "sids": model.semantic_ids.lookup(torch.arange(1, model.n_items)),
         "history": torch.where(history > 0, history - 1, model.n_items - 1),
         "length": batch["item_length"],
         "target": batch["item_id"] - 1,
@@ -174,13 +175,13 @@ def serve(options) -> None:
     decode, targets = {"project": project, "plain": plain, "cornac": cornac}[options.side](options)
     with torch.inference_mode():
         baseline = memory_mib("VmRSS")
-        decode("paper", 16, 0, 2)  # the first call of a process is slower
+        decode("unconstrained", 16, 0, 2)  # the first call of a process is slower
         report(ready=True)
-        for policy, *numbers in questions():
+        for decoding, *numbers in questions():
             beam, first, last = map(int, numbers)
             reset_peak()
             started = time.perf_counter()
-            found = decode(policy, beam, first, last)
+            found = decode(decoding, beam, first, last)
             seconds = time.perf_counter() - started
             ranks = [ids.index(sid) if sid in ids else None for ids, sid in zip(found, targets[first:last])]
             ndcg = sum(1 / math.log2(rank + 2) for rank in ranks if rank is not None) / len(ranks)
@@ -205,23 +206,24 @@ def race(options, folder: Path) -> dict:
         name: Side(python, __file__, [f"--side={name}", *arguments], options.threads)
         for name, python in pythons.items()
     }
-    turns = {f"catalogue {beam}": [] for beam in BEAMS} | {name: [] for name in pythons if name != "project"}
+    turns = {f"constrained {beam}": [] for beam in BEAMS} | {name: [] for name in pythons if name != "project"}
     for number in range(ROUNDS):
         first = number * TURN["project"]
         answers = {}
         for name in turns:
-            policy, _, beam = name.partition(" ")
+            decoding, _, beam = name.partition(" ")
             side = "project" if beam else name
             share = WIDE // int(beam) if beam else 1  # narrower beams take more users a turn
-            asked = f"{policy if beam else 'paper'} {beam or WIDE} {first} {first + TURN[side] * share}"
+            asked = f"{decoding if beam else 'unconstrained'} {beam or WIDE} {first} {first + TURN[side] * share}"
             answers[name] = sides[side].ask(asked)
             turns[name].append(answers[name])
             rate = answers[name]["users"] / answers[name]["seconds"]
             print(f"round {number + 1} of {ROUNDS}: {name:13} {rate:7.2f} users/s", flush=True)
-        ours = sides["project"].ask(f"paper {WIDE} {first} {first + TURN['plain']}")["ids"]
+        ours = sides["project"].ask(f"unconstrained {WIDE} {first} {first + TURN['plain']}")["ids"]
         for name in set(pythons) - {"project"}:
             if answers[name]["ids"] != ours:
-                print(f"note: {name} finds other IDs than our policy paper: {differences(answers[name]['ids'], ours)}")
+                different = differences(answers[name]["ids"], ours)
+                print(f"note: {name} finds other SIDs than our unconstrained decoding: {different}")
     rates = {name: total(of, "users") / total(of, "seconds") for name, of in turns.items()}
     result = {
         "users_per_second": rates,
@@ -250,7 +252,7 @@ def differences(some: list, others: list) -> str:
 def accuracy(side: Side, users: int) -> dict[str, float]:
     """SID NDCG@10 of the same users with narrow beams, and with the paper's search."""
     found = {}
-    for name in [*(f"catalogue {beam}" for beam in BEAMS if beam < WIDE), f"paper {WIDE}"]:
+    for name in [*(f"constrained {beam}" for beam in BEAMS if beam < WIDE), f"unconstrained {WIDE}"]:
         answer = side.ask(f"{name} 0 {users}")
         found[name] = answer["sid_ndcg"]
         rate = users / answer["seconds"]
@@ -264,39 +266,43 @@ def accuracy(side: Side, users: int) -> dict[str, float]:
 def measure_catalogues(options) -> list[dict]:
     import torch
 
-    from recbole_diffgrm import compat
-    from recbole_diffgrm.decoding.catalogue import Catalogue
-    from recbole_diffgrm.decoding.decoder import Policy, existing, search
-    from recbole_diffgrm.network.network import DiffGRMNetwork, Shape
+    from recbole_diffgrm import memory
+    from recbole_diffgrm.generation.beam_search import LatticeConstraint, beam_search
+    from recbole_diffgrm.generation.item_ranking import keep_existing
+    from recbole_diffgrm.generation.semantic_ids import SemanticIds
+    from recbole_diffgrm.models.diffgrm.decoding import make_step
+    from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork
 
     torch.set_num_threads(options.threads)
-    compat.keep_freed_memory()
+    memory.keep_freed_memory()
     torch.manual_seed(0)
-    network = DiffGRMNetwork(Shape(DIGITS, CODES, WIDTH, 4 * WIDTH, 4, 1, 4, 0.1, LENGTH, True)).eval()
+    network = DiffGRMNetwork(DiffGRMConfig(DIGITS, CODES, WIDTH, 4 * WIDTH, 4, 1, 4, 0.1, LENGTH, True)).eval()
     users, beam, hidden = 32, 32, 64
     codes, length = torch.randint(CODES, (users, 8, DIGITS)), torch.full((users,), 8)
     rows = []
     for size in (10_000, 100_000, 1_000_000, 10_000_000):
         sids = torch.randint(CODES, (size + 1, DIGITS), dtype=torch.int16)
         started = time.perf_counter()
-        catalogue = Catalogue.build(sids, CODES, torch.zeros(size + 1))
+        semantic_ids = SemanticIds.build(sids, CODES, torch.zeros(size + 1))
+        constraint = LatticeConstraint(semantic_ids.lattice)
         built = time.perf_counter() - started
         table, states = torch.randn(size, hidden), torch.randn(users, hidden)
         with torch.inference_mode():
             ours, all_items = [], []
             for _ in range(5):  # the median: this machine is noisy
                 started = time.perf_counter()
-                found = search(network, network.encode(codes, length), catalogue, [beam], Policy("catalogue", "max", 0))
-                existing(found, catalogue)
+                states_of = network.encode_history(network.embed_items(length, codes), length)
+                step = make_step(network, network.precompute_kv(states_of, length))
+                keep_existing(beam_search(step, constraint, [beam], users, "cpu"), semantic_ids)
                 ours.append(1000 * (time.perf_counter() - started) / users)
                 started = time.perf_counter()
                 (states @ table.T).topk(10)
                 all_items.append(1000 * (time.perf_counter() - started) / users)
         row = {
             "items": size,
-            "distinct_ids": len(catalogue.lattice_ids),
+            "distinct_ids": semantic_ids.num_sids,
             "build_seconds": built,
-            "catalogue_mib": sum(array.nbytes for array in catalogue.buffers()) / 2**20,
+            "catalogue_mib": sum(array.nbytes for array in semantic_ids.buffers()) / 2**20,
             "ms_per_user": sorted(ours)[2],
             "all_items_ms_per_user": sorted(all_items)[2],
         }
@@ -307,7 +313,7 @@ def measure_catalogues(options) -> list[dict]:
             "{build_seconds:.1f} s; scores of all items {all_items_ms_per_user:7.2f} ms a user".format(**row),
             flush=True,
         )
-        del table, catalogue, sids
+        del table, semantic_ids, constraint, sids
     return rows
 
 
@@ -331,8 +337,8 @@ def main() -> None:
         serve(options)
         return
 
+    from recbole_diffgrm.experiments.environment import describe
     from recbole_diffgrm.files import write_json
-    from recbole_diffgrm.running.environment import describe
 
     result = {"command": "python benchmarks/decode.py " + " ".join(sys.argv[1:]), "threads": options.threads}
     result |= {"environment": describe()}

@@ -3,7 +3,7 @@
     python benchmarks/epoch.py --data_path FOLDER            FOLDER holds Amazon_Beauty/Amazon_Beauty.inter
 
 Stock RecBole is `recbole.config`, `recbole.data` and `recbole.trainer` as they are, in a process of its own (this
-project mends some of RecBole's code when it loads a model). Both use the same settings, data, seed and threads. Writes
+project patches some of RecBole's code when it loads a model). Both have the same settings, data, seed, threads. Writes
 benchmarks/out/epoch.json.
 """
 
@@ -69,13 +69,14 @@ def project(options, weights: Path) -> dict:
     """Train an epoch; then test the weights that stock RecBole trained."""
     from recbole.utils import init_seed
 
-    from recbole_diffgrm import compat
-    from recbole_diffgrm.config.config import build_config
+    from recbole_diffgrm import memory
     from recbole_diffgrm.data.dataset import FlatSequentialDataset
     from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
-    from recbole_diffgrm.evaluation.evaluate import evaluate
+    from recbole_diffgrm.evaluation.evaluator import evaluate
+    from recbole_diffgrm.models import build_config
+    from recbole_diffgrm.models.base import users_per_batch
     from recbole_diffgrm.training.checkpoint import load
-    from recbole_diffgrm.training.stop import StopSignal
+    from recbole_diffgrm.training.signals import StopSignal
     from recbole_diffgrm.training.trainer import Progress, Trainer
 
     config = build_config(
@@ -85,9 +86,10 @@ def project(options, weights: Path) -> dict:
     )
     started = time.perf_counter()
     train_set, _, test_set = FlatSequentialDataset(config).build()
-    train, test = TrainLoader(config, train_set, trim=True), EvalLoader(config, test_set, trim=True)
+    train = TrainLoader(config, train_set, trim=True)
+    test = EvalLoader(config, test_set, trim=True, batch_size=users_per_batch(config, test_set.item_num))
     loading = time.perf_counter() - started
-    compat.keep_freed_memory()
+    memory.keep_freed_memory()
     init_seed(config["seed"], True)
     model = config.model_class(config, train_set)
     trainer = Trainer(config, model, weights.parent, None, StopSignal(weights.parent), Progress())
@@ -96,14 +98,14 @@ def project(options, weights: Path) -> dict:
     training = time.perf_counter() - started
     model.load_state_dict(load(weights)["state_dict"])
     started = time.perf_counter()
-    metrics = evaluate(config, model, test).metrics
+    metrics = evaluate(config, model, test)["all"].metrics
     return measured(loading, training, time.perf_counter() - started, metrics)
 
 
 def layers_of_stock() -> dict:
     """SASRec as RecBole configures it, whatever this project's files say."""
-    from recbole_diffgrm.compat import recbole_dir
     from recbole_diffgrm.config.layers import read_yaml
+    from recbole_diffgrm.recbole_compat import recbole_dir
 
     return read_yaml(recbole_dir() / "properties" / "model" / "SASRec.yaml")
 
@@ -142,8 +144,8 @@ def main() -> None:
         print(json.dumps({"stock": stock, "project": project}[options.side](options, options.weights)))
         return
 
+    from recbole_diffgrm.experiments.environment import describe
     from recbole_diffgrm.files import write_json
-    from recbole_diffgrm.running.environment import describe
 
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "weights.pt"

@@ -2,7 +2,7 @@
 
     python benchmarks/memory.py [--interactions 10000000]
 
-The data are synthetic: as many interactions per user as Amazon_Beauty has (9), items drawn with a long tail. Each size
+The data are synthetic: 9 interactions per user, as in Amazon_Beauty, and items sampled from a long tail. Each size
 runs in a process of its own. RecBole's padded copies are not made (they would take 8 GB): their size is computed from
 its layout (a row of 50 int64 items and 50 float32 times per sample). Writes benchmarks/out/memory.json.
 """
@@ -41,9 +41,9 @@ def load(folder: Path) -> dict:
     def peak() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
-    from recbole_diffgrm.config.config import build_config
     from recbole_diffgrm.data.dataset import FlatSequentialDataset
     from recbole_diffgrm.data.loader import TrainLoader
+    from recbole_diffgrm.models import build_config
 
     config = build_config("SASRec", "synthetic", overrides={"data_path": str(folder)})
     before = peak()
@@ -75,8 +75,8 @@ def main() -> None:
         print(json.dumps(load(options.load)))
         return
 
+    from recbole_diffgrm.experiments.environment import describe
     from recbole_diffgrm.files import write_json
-    from recbole_diffgrm.running.environment import describe
 
     rows = []
     for count in (options.interactions // 100, options.interactions // 10, options.interactions):

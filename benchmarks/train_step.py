@@ -2,11 +2,11 @@
 
     python benchmarks/train_step.py --data_path FOLDER [--cornac PYTHON] [--cases] [--tuned_plain]
 
-FOLDER holds Amazon_Beauty/Amazon_Beauty.inter, whose history lengths are used (IDs are drawn: their values do not
+FOLDER holds Amazon_Beauty/Amazon_Beauty.inter, whose history lengths are used (SIDs are random: their values do not
 change the work). PYTHON is the interpreter of an environment of its own with torch and `pip install cornac==3.0.1`. A
 step is: loss, backward pass, clipping, AdamW. The sides take turns in processes of their own, with the same number of
 threads (three sides take 21 GiB). `--tuned_plain` gives the straightforward side this project's setting of the memory
-allocator too (compat.keep_freed_memory); without it that side runs as PyTorch comes. `--cases` adds a table of time and
+allocator too (memory.keep_freed_memory); without it that side runs as PyTorch comes. `--cases` adds a table of time and
 memory against history length, digits and batch. Writes benchmarks/out/train_step.json.
 """
 
@@ -73,23 +73,28 @@ def cornac(options):
 def model_and_loader(options):
     import torch
 
-    from recbole_diffgrm import compat
-    from recbole_diffgrm.config.config import build_config
+    from recbole_diffgrm import memory
     from recbole_diffgrm.data.dataset import load_dataset
     from recbole_diffgrm.data.loader import TrainLoader
-    from recbole_diffgrm.running.inputs import attach
+    from recbole_diffgrm.data.splits import make_split
+    from recbole_diffgrm.experiments.item_data import attach_item_data
+    from recbole_diffgrm.models import build_config
 
     case = options.case or {"length": LENGTH, "digits": DIGITS, "batch": SETTINGS["train_batch_size"]}
-    settings = {**SETTINGS, "train_batch_size": case["batch"], "sid_digits": case["digits"], "sid_codes": CODES}
-    settings |= {"data_path": options.data_path, "sid_quantiser": "random", "cache_dir": options.cache}
+    settings = {
+        **SETTINGS,
+        "train_batch_size": case["batch"],
+        "sid_num_digits": case["digits"],
+        "sid_codebook_size": CODES,
+    }
+    settings |= {"data_path": options.data_path, "sid_quantizer": "random", "cache_dir": options.cache}
     config = build_config("DiffGRM", "Amazon_Beauty", overrides=settings)
-    dataset = load_dataset(config)
-    parts = dataset.build()
-    attach(config, dataset, parts)
+    split = make_split(config, load_dataset(config))
+    attach_item_data(config, split)
     if options.side != "plain" or options.tuned_plain:
-        compat.keep_freed_memory()
+        memory.keep_freed_memory()
     torch.manual_seed(0)
-    return config.model_class(config, parts[0]).train(), TrainLoader(config, parts[0], trim=True)
+    return config.model_class(config, split.train).train(), TrainLoader(config, split.train, trim=True)
 
 
 def stepper(parameters, loss_of):
@@ -143,9 +148,9 @@ def plain_loss(model, batch):
     import torch.nn.functional as F
     from plain import decode, encode
 
-    net, sids, alpha = model.network, model.catalogue.sids(torch.arange(model.n_items)), model.label_smoothing
+    net, sids, alpha = model.network, model.semantic_ids.lookup(torch.arange(model.n_items)), model.label_smoothing
     items, length, target = batch
-    n = net.shape.digits
+    n = net.config.num_digits
     memory = encode(net, sids[items], length)
     target = sids[target]
     with torch.no_grad():
@@ -240,7 +245,7 @@ def save_batches(options, folder: Path) -> None:
         (torch.where(history > 0, history - 1, model.n_items - 1), length, target - 1)
         for history, length, target in padded(loader)
     ]
-    sids = model.catalogue.sids(torch.arange(1, model.n_items))
+    sids = model.semantic_ids.lookup(torch.arange(1, model.n_items))
     torch.save({"sids": sids, "batches": batches}, folder / "batches.pt")
 
 
@@ -326,8 +331,8 @@ def main() -> None:
         serve(options)
         return
 
+    from recbole_diffgrm.experiments.environment import describe
     from recbole_diffgrm.files import write_json
-    from recbole_diffgrm.running.environment import describe
 
     result = {"command": "python benchmarks/train_step.py " + " ".join(sys.argv[1:]), "settings": SETTINGS}
     result |= {"threads": options.threads, "environment": describe()}

@@ -1,4 +1,8 @@
-"""Errors that are the user's to mend: shown as one line, never as a traceback."""
+"""Errors that the user can fix: shown as one line, never as a traceback."""
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -6,8 +10,15 @@ class UserError(ValueError):
 
 
 class Interrupted(Exception):
-    """SIGINT or SIGTERM arrived. What was done is saved; the command line exits with 128 + the signal's number."""
+    """SIGINT or SIGTERM arrived. Progress is saved; the command line exits with 128 + the signal's number."""
 
-    def __init__(self, signal_number: int, run_dir):
+    def __init__(self, signal_number: int, run_dir: Path):
         super().__init__(f"stopped by signal {signal_number}; saved in {run_dir}, continue with --resume")
         self.signal_number = signal_number
+
+
+def suggest(name: str, candidates: Iterable[str]) -> str:
+    """` Did you mean X?`, or nothing when no name is close."""
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f" Did you mean {by_lower[close[0]]}?" if close else ""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and their fingerprints."""
+"""Atomic writes and checksums."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from typing import IO, Any
 
 
 @contextmanager
-def whole_file(path: Path, mode: str = "wb") -> Iterator[IO]:
+def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:
     """Write beside `path`, force to disk, rename: a kill at any moment leaves the old file or the new one."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open(mode, encoding=None if "b" in mode else "utf-8") as file:
@@ -21,7 +21,7 @@ def whole_file(path: Path, mode: str = "wb") -> Iterator[IO]:
 
 
 def write_text(text: str, path: Path) -> None:
-    with whole_file(path, "w") as file:
+    with atomic_write(path, "w") as file:
         file.write(text)
 
 
@@ -29,7 +29,7 @@ def write_json(content: Any, path: Path) -> None:
     write_text(json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n", path)
 
 
-def file_digest(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """SHA-256"""
     digest = hashlib.sha256()
     with path.open("rb") as file:

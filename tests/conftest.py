@@ -1,10 +1,12 @@
-"""Small data made on the spot, and the places of the larger data that some tests use."""
+"""Small data made on the spot, one builder of tiny models, and where the larger data is that some tests use."""
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -43,8 +45,9 @@ def write_dataset(folder: Path, name: str = "tiny", users: int = 60, items: int 
         "  FDSA: {selected_features: [categories]}\n"
         "  S3Rec: {item_attribute: categories}\n"
         "  DiffGRM: {hidden_size: 16, inner_size: 32, n_heads: 2, decoder_layers: 2, warmup_steps: 0,\n"
-        f"    sid_quantiser: random, sid_digits: 3, sid_codes: 8, cache_dir: {folder / 'cache'}}}\n"
-        f"  HistoryCopy: {{sid_quantiser: random, sid_digits: 3, sid_codes: 8, cache_dir: {folder / 'cache'}}}\n"
+        f"    sid_quantizer: random, sid_num_digits: 3, sid_codebook_size: 8, cache_dir: {folder / 'cache'}}}\n"
+        f"  HistoryCopy: {{sid_quantizer: random, sid_num_digits: 3, sid_codebook_size: 8,\n"
+        f"    cache_dir: {folder / 'cache'}}}\n"
     )
     return folder
 
@@ -57,7 +60,7 @@ def tiny(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def options(tiny, tmp_path) -> dict:
-    """Settings of a run that takes a second."""
+    """Settings of a run that takes a second; tests add or change some."""
     return {
         "config_files": [tiny / "tiny.yaml"],
         "data_path": str(tiny),
@@ -67,6 +70,51 @@ def options(tiny, tmp_path) -> dict:
         "MAX_ITEM_LIST_LENGTH": 10,
         "show_progress": False,
     }
+
+
+@pytest.fixture
+def properties(tmp_path, monkeypatch) -> Path:
+    """A copy of properties/ that a test may edit."""
+    from recbole_diffgrm.config import layers
+
+    copy = tmp_path / "properties"
+    shutil.copytree(ROOT / "properties", copy)
+    monkeypatch.setattr(layers, "properties_dir", lambda: copy)
+    return copy
+
+
+class Tiny(NamedTuple):
+    """A model with random weights, and what it was made from."""
+
+    config: Any
+    split: Any
+    model: Any
+    loader: Any  # of the test users
+
+
+def build_tiny(options: dict, model: str = "DiffGRM", *, seed: int = 0, std: float | None = 0.3, **changes) -> Tiny:
+    """In double precision, so that sums in another order agree. `std` of all weights, None for the model's own."""
+    import torch
+
+    from recbole_diffgrm.data.dataset import load_dataset
+    from recbole_diffgrm.data.loader import EvalLoader
+    from recbole_diffgrm.data.splits import make_split
+    from recbole_diffgrm.experiments.item_data import attach_item_data
+    from recbole_diffgrm.models import build_config
+    from recbole_diffgrm.models.base import users_per_batch
+
+    settings = {**options, **changes}
+    config = build_config(model, "tiny", settings.pop("config_files"), settings, settings.pop("preset", ()))
+    split = make_split(config, load_dataset(config), config.model_class.sample_unit(config))
+    attach_item_data(config, split)
+    trim = config.model_class.variable_length
+    loader = EvalLoader(config, split.test, trim, users_per_batch(config, split.dataset.item_num), split.target_counts)
+    torch.manual_seed(seed)
+    built = config.model_class(config, split.train).double().eval()
+    if std is not None:
+        for parameter in built.parameters():
+            torch.nn.init.normal_(parameter, std=std)
+    return Tiny(config, split, built, loader)
 
 
 def run_python(*arguments, **environment) -> subprocess.CompletedProcess:

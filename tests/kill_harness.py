@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from recbole_diffgrm.config.config import build_config
-from recbole_diffgrm.evaluation import evaluate
-from recbole_diffgrm.running import result, run, rundir
+from recbole_diffgrm.experiments import pipeline, result, run_directory
+from recbole_diffgrm.models import build_config, candidates
 from recbole_diffgrm.training import checkpoint, trainer
 
 events = 0
@@ -50,26 +49,24 @@ def watch(owner, name: str) -> None:
 def watch_everything() -> None:
     watch(trainer.Trainer, "_step")
     watch(trainer, "evaluate")
-    watch(run, "evaluate")
-    watch(run, "evaluate_rankings")
+    watch(pipeline, "evaluate")
     watch(checkpoint.torch, "save")  # between writing and renaming
     watch(checkpoint, "save")
     watch(np, "savez_compressed")
     watch(result, "write_json")
-    watch(rundir, "create")
-    watch(evaluate, "target_ranks")
+    watch(run_directory, "create")
+    watch(candidates.ItemScores, "target_rank")
 
 
 def outcome(done: result.RunResult) -> dict:
     """All that must not depend on kills."""
     with np.load(done.run_dir / "ranks.npz") as saved:
-        ranks = saved["rank"].tolist()
+        ranks = saved["item_all"].tolist()
     weights = checkpoint.load(done.run_dir / "best.pt")["state_dict"]
     curve = [{key: value for key, value in entry.items() if key != "seconds"} for entry in done.curve]
     return {
         "valid": done.valid,
         "test": done.test,
-        "test_new": done.test_new,
         "best_epoch": done.best_epoch,
         "epochs": done.epochs,
         "curve": curve,
@@ -86,7 +83,7 @@ def attempt(config, resume: bool, kill: int | None, answer: Path) -> bool:
         global kill_at
         kill_at = kill
         watch_everything()
-        done = run.execute(config, resume=resume)
+        done = pipeline.run_config(config, resume=resume)
         answer.write_text(json.dumps({"outcome": outcome(done), "events": events}))
         os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -121,8 +118,8 @@ def main(model: str, data: str, work: str, seconds: str, points: str) -> None:
         if model == "DiffGRM":
             overrides["ema_decay"] = 0.9
         if with_items:
-            overrides |= {"item_head": True, "every_position": True, "min_history": 1, "id_targets": 1}
-            overrides |= {"train_batch_size": 16, "valid_users": 30}
+            overrides |= {"item_head": True, "train_all_positions": True, "min_history": 1, "decoder_targets": 1}
+            overrides |= {"train_batch_size": 16, "num_valid_users": 30}
         if model == "S3Rec":
             overrides["pretrain_epochs"] = 2
         return build_config(model, "tiny", [Path(data) / "tiny.yaml"], overrides)

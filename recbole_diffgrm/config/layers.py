@@ -1,23 +1,29 @@
 """Reading the layers of a configuration. Later layers win, key by key:
 
-RecBole's defaults < properties/overall.yaml < properties/tokenizer.yaml (models with semantic IDs)
-< properties/model/<Model>.yaml < properties/dataset/<dataset>.yaml < config files in order < command line.
+RecBole's defaults < properties/overall.yaml < properties/tokenizer.yaml < properties/model/<Model>.yaml
+< properties/dataset/<dataset>.yaml < presets in order < config files in order < command line.
 
-In each file the section `models: {<Model>: {...}}` stands above the file's other keys, for that model only.
+A preset `name` is properties/preset/<Model>/<name>.yaml. In every other file the section `models: {<Model>: {...}}`
+beats the file's other keys, for that model only.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from recbole_diffgrm.compat import recbole_dir
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.recbole_compat import recbole_dir
+
+Layer = tuple[str, dict[str, Any]]  # (where the values come from, values)
+
+# Never read as YAML on the command line.
+TEXT_KEYS = {"model", "dataset", "preset", "config_files", "sid_text_template", "recommend", "retest", "history"}
 
 
-class Loader(yaml.SafeLoader):
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # in C where there is one
     """YAML without code execution, in which 1e-3 is a number (YAML 1.1 reads a string)."""
 
 
@@ -26,6 +32,11 @@ Loader.add_implicit_resolver(
     re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+$"),
     list("-+0123456789."),
 )
+
+
+def is_text_key(key: str) -> bool:
+    """Is a value of the command line taken as it is, not as YAML?"""
+    return key in TEXT_KEYS or key.endswith("_num_interval")  # [5,inf) is no YAML
 
 
 def parse_value(text: str, name: str) -> Any:
@@ -73,8 +84,8 @@ def recbole_defaults(model: str) -> dict[str, Any]:
     return merged
 
 
-def project_layers(model: str, dataset: str) -> list[tuple[str, dict[str, Any]]]:
-    """This project's files for a model and a data set: (where a value comes from, values)."""
+def project_layers(model: str, dataset: str) -> list[Layer]:
+    """This project's files for a model and a dataset."""
     root = properties_dir()
     paths = [root / "overall.yaml", root / "tokenizer.yaml", root / "model" / f"{model}.yaml"]
     if dataset.startswith("Amazon_"):  # what all categories of the release share
@@ -83,7 +94,33 @@ def project_layers(model: str, dataset: str) -> list[tuple[str, dict[str, Any]]]
     return [(str(path), read_yaml(path)) for path in paths if path.exists()]
 
 
-def merge(model: str, layers: Iterable[tuple[str, dict[str, Any]]]) -> tuple[dict[str, Any], dict[str, str]]:
+def preset_layers(model: str, presets: Sequence[str], compared_models: Sequence[str] = ()) -> list[Layer]:
+    """The model's presets; in a comparison those that another model has are passed over."""
+    root = properties_dir() / "preset"
+    layers = []
+    for name in presets:
+        path = root / model / f"{name}.yaml"
+        if path.exists():
+            layers.append((str(path), read_yaml(path)))
+        elif not any((root / other / f"{name}.yaml").exists() for other in compared_models):
+            known = preset_names(model)
+            has = f"{model} has {', '.join(known)}" if known else f"{model} has none"
+            raise UserError(f"preset: there is no preset {name!r}: {has}")
+    return layers
+
+
+def preset_names(model: str) -> list[str]:
+    return sorted(path.stem for path in (properties_dir() / "preset" / model).glob("*.yaml"))
+
+
+def declared_defaults(model: str) -> dict[str, Any]:
+    """What this project's files say for every dataset."""
+    root = properties_dir()
+    paths = [root / "overall.yaml", root / "tokenizer.yaml", root / "model" / f"{model}.yaml"]
+    return {key: value for path in paths if path.exists() for key, value in read_yaml(path).items()}
+
+
+def merge(model: str, layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
     """Merge layers for one model. Returns the values and, for each key, where it came from."""
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}

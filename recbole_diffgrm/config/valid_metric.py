@@ -20,7 +20,8 @@ class ValidMetric:
 def parse_valid_metric(text: str, available: list[str], smaller_is_better: Collection[str] = ()) -> ValidMetric:
     """`available` names metrics x topk, as people write them (NDCG@10). The score is maximised."""
     names = {name.lower(): name for name in available}
-    terms, position = [], 0
+    terms: list[tuple[float, str]] = []
+    position = 0
     while position < len(text):
         match = _TERM.match(text, position)
         if not match or (terms and not match[1]):

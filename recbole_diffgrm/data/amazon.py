@@ -15,10 +15,9 @@ from typing import Any
 from filelock import FileLock
 from tqdm import tqdm
 
-from recbole_diffgrm.config.schema import nearest
 from recbole_diffgrm.data.atomic import write_atomic_file
 from recbole_diffgrm.data.download import DownloadFailed, download
-from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.errors import UserError, suggest
 
 PREFIX = "Amazon_"
 
@@ -84,7 +83,7 @@ class Conversion:
 def archive_names(dataset: str) -> tuple[str, str]:
     category = dataset.removeprefix(PREFIX)
     if category not in CATEGORIES:
-        hint = nearest(category, CATEGORIES).replace("mean ", f"mean {PREFIX}")
+        hint = suggest(category, CATEGORIES).replace("mean ", f"mean {PREFIX}")
         raise UserError(f"{dataset} is not a category of the Amazon 2014 release.{hint} ({', '.join(CATEGORIES)})")
     return f"reviews_{category}_5.json.gz", f"meta_{category}.json.gz"
 
@@ -94,7 +93,7 @@ def fetch(dataset: str, folder: Path, url: str) -> None:
     names = archive_names(dataset)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Two runs on the same data set: the second waits, and then finds all done.
+        # Two runs on the same dataset: the second waits, and then finds all done.
         with FileLock(folder / ".lock"):
             if not (folder / f"{dataset}.inter").exists():
                 _fetch(dataset, names, folder, url)
@@ -114,7 +113,7 @@ def _fetch(dataset: str, names: tuple[str, str], folder: Path, url: str) -> None
             f"`python -m recbole_diffgrm.data --dataset={dataset} --reviews=FILE --meta=FILE "
             f"--data_path={folder.parent}`; or set --data_path to a folder that has {dataset}/"
         ) from None
-    convert(dataset, *archives, folder)
+    convert(dataset, archives[0], archives[1], folder)
     for archive in missing:
         archive.unlink()
 
@@ -125,31 +124,32 @@ def convert(dataset: str, reviews: Path, metadata: Path, folder: Path) -> Conver
     interactions: list[tuple[str, str, str, str]] = []
     broken_reviews = 0
     for line in _lines(reviews):
-        row = _interaction(line)
-        if row is None:
+        interaction = _interaction(line)
+        if interaction is None:
             broken_reviews += 1
         else:
-            interactions.append(row)
+            interactions.append(interaction)
     if not interactions:
         raise UserError(f"{reviews} holds no review that can be read ({broken_reviews:,} broken lines)")
 
-    wanted = dict.fromkeys(item for _, item, _, _ in interactions)  # in order of appearance
-    found: dict[str, list[str]] = {}
+    reviewed = dict.fromkeys(item for _, item, _, _ in interactions)  # in order of appearance
+    products: dict[str, list[str]] = {}
     broken_metadata = 0
     for line in _lines(metadata):
         asin = _ASIN.search(line)
-        if asin and asin[1] not in wanted:
+        if asin and asin[1] not in reviewed:
             continue  # most of the file: 5-core keeps a small part of the products
         row = _item(line)
         if row is None:
             broken_metadata += 1
-        elif row[0] in wanted:
-            found.setdefault(row[0], row)
+        elif row[0] in reviewed:
+            products.setdefault(row[0], row)
 
-    items = (found.get(item) or [item] + [""] * (len(ITEM_HEADER) - 1) for item in wanted)
+    items = (products.get(item) or [item] + [""] * (len(ITEM_HEADER) - 1) for item in reviewed)
     write_atomic_file(folder / f"{dataset}.item", ITEM_HEADER, items)
     write_atomic_file(folder / f"{dataset}.inter", INTER_HEADER, interactions)
-    conversion = Conversion(len(interactions), len(wanted), broken_reviews, broken_metadata, len(wanted) - len(found))
+    without_metadata = len(reviewed) - len(products)
+    conversion = Conversion(len(interactions), len(reviewed), broken_reviews, broken_metadata, without_metadata)
     print(f"{dataset}: {conversion}", file=sys.stderr)  # long before there is a run with a log
     return conversion
 

@@ -31,7 +31,7 @@ def read_header(path: Path) -> dict[str, str]:
         raise UserError(f"{path} is not UTF-8 text") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
-    header = dict(field.split(":", 1) if ":" in field else (field, "") for field in fields)
+    header = {name: kind for name, _, kind in (field.partition(":") for field in fields)}
     untyped = [name for name, kind in header.items() if kind not in ("token", "token_seq", "float", "float_seq")]
     if untyped:
         raise UserError(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +14,9 @@ from pyarrow import csv as arrow_csv
 from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureSource, FeatureType
 
-from recbole_diffgrm import compat
+from recbole_diffgrm import memory
 from recbole_diffgrm.data.atomic import read_header, read_rows
-from recbole_diffgrm.data.sequences import Fields, FlatSequences, PrefixSamples, leave_last_out, stable_order
+from recbole_diffgrm.data.sequences import Fields, FlatSequences, PrefixSamples, stable_order
 from recbole_diffgrm.errors import UserError
 
 ARROW_TYPES = {
@@ -28,7 +29,7 @@ BLOCK_SIZE = 1 << 26  # bytes of .inter read at once
 
 
 def load_dataset(config) -> "FlatSequentialDataset":
-    """Load, filter and number a data set; settings that RecBole cannot carry out on it are one line."""
+    """Load, filter and number a dataset; settings that RecBole cannot carry out on it are one line."""
     try:
         return FlatSequentialDataset(config)
     except UserError:
@@ -43,13 +44,15 @@ def load_dataset(config) -> "FlatSequentialDataset":
 class FlatSequentialDataset(SequentialDataset):
     """Loads, filters and numbers like RecBole (the same ids in the same order); differs in what it keeps in memory."""
 
+    inter_feat: Any  # a table while it is loaded, then PrefixSamples
+
     def _load_data(self, token, dataset_path):
         path = Path(dataset_path) / f"{token}.inter"
-        columns = read_header(path)
+        header = read_header(path)
         for field, kind in ((self.uid_field, "token"), (self.iid_field, "token"), (self.time_field, "float")):
-            if columns.get(field) != kind:
-                found = ", ".join(f"{name}:{kind}" for name, kind in columns.items())
-                raise UserError(f"{path} must have a column {field}:{kind}; it has {found}")
+            if header.get(field) != kind:
+                present = ", ".join(f"{name}:{kind}" for name, kind in header.items())
+                raise UserError(f"{path} must have a column {field}:{kind}; it has {present}")
             if field not in self.config["load_col"]["inter"]:
                 raise UserError(f"load_col: inter must name {field}")
         super()._load_data(token, dataset_path)
@@ -60,18 +63,18 @@ class FlatSequentialDataset(SequentialDataset):
         if load_col == set():
             return None
         path = Path(filepath)
-        wanted = {
+        columns = {
             name: FeatureType(kind)
             for name, kind in read_header(path).items()
             if (load_col is None or name in load_col) and (unload_col is None or name not in unload_col)
         }
-        missing = (load_col or set()) - set(wanted)
+        missing = (load_col or set()) - set(columns)
         if missing:
             raise UserError(f"load_col: {path} has no column {', '.join(sorted(missing))}")
-        if not wanted:
+        if not columns:
             return None
-        table = _read_interactions(path, wanted) if source == FeatureSource.INTERACTION else _read_table(path, wanted)
-        for name, kind in wanted.items():
+        table = _read_interactions(path, columns) if source == FeatureSource.INTERACTION else _read_table(path, columns)
+        for name, kind in columns.items():
             self.field2source[name] = source
             self.field2type[name] = kind
             self.field2seqlen[name] = 1
@@ -142,32 +145,11 @@ class FlatSequentialDataset(SequentialDataset):
         self.field2seqlen[self.iid_field + self.config["LIST_SUFFIX"]] = self.max_item_list_len
 
     def build(self) -> list["FlatSequentialDataset"]:
-        """Training, validation and test data, which share the flat arrays."""
-        if isinstance(self.inter_feat, pd.DataFrame):
-            self._change_feat_format()
-        mode = self.config["eval_args"]["split"]["LS"]
-        parts = leave_last_out(self.inter_feat.flat, mode)
-        needed = {"valid_and_test": ("validation", "test"), "valid_only": ("validation",), "test_only": ("test",)}[mode]
-        for name, part in zip(("training", "validation", "test"), parts):
-            if len(part) == 0 and name in ("training", *needed):
-                raise UserError(
-                    f"{self.dataset_name} is too small for the split {mode}: no {name} sample "
-                    f"({self.user_num - 1} users, {len(self.inter_feat)} interactions; a user needs at least 4)"
-                )
-        train, valid, test = (self.inter_feat.select(part) for part in parts)
-        return [self.copy(part) for part in (self._chosen_for_training(train), valid, test)]
+        """RecBole's way to ask for training, validation and test data."""
+        from recbole_diffgrm.data.splits import make_split
 
-    def _chosen_for_training(self, samples: PrefixSamples) -> PrefixSamples:
-        shortest, longest = self.config["min_history"], self.config["max_history"]
-        if self.config["every_position"]:
-            chosen = samples.whole_sequences()
-        elif self.config["sliding_window"]:
-            chosen = samples.with_history(shortest, longest)
-        else:
-            chosen = samples.last_of_each_user().with_history(shortest, None)
-        if len(chosen) == 0:
-            raise UserError(f"min_history: no training sample of {self.dataset_name} has {shortest} items before it")
-        return chosen
+        split = make_split(self.config, self, self.config.model_class.sample_unit(self.config))
+        return [split.train, split.valid, split.test]
 
     def __getitem__(self, index, join=True):
         """Features of users and items are not joined into batches: the models that use them look them up."""
@@ -188,9 +170,9 @@ class FlatSequentialDataset(SequentialDataset):
         }
 
 
-def _read_interactions(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFrame:
+def _read_interactions(path: Path, columns: dict[str, FeatureType]) -> pd.DataFrame:
     """Millions of short lines: Arrow's reader, which keeps each token once, not once a line."""
-    kinds = {f"{name}:{kind.value}": ARROW_TYPES[kind] for name, kind in wanted.items()}
+    kinds = {f"{name}:{kind.value}": ARROW_TYPES[kind] for name, kind in columns.items()}
     try:
         content = arrow_csv.read_csv(
             path,
@@ -204,7 +186,7 @@ def _read_interactions(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFra
     except pyarrow.ArrowException as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     table = {}
-    for name, kind in wanted.items():
+    for name, kind in columns.items():
         column = content[f"{name}:{kind.value}"]
         if kind == FeatureType.FLOAT and column.null_count:
             empty = int(column.is_null().to_numpy().argmax())
@@ -213,7 +195,7 @@ def _read_interactions(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFra
         # What Arrow hands out may be read-only, hence the copy.
         table[name] = _as_categorical(column) if kind == FeatureType.TOKEN else column.to_numpy().copy()
         del column
-        compat.release_freed_memory()
+        memory.release_freed_memory()
     return pd.DataFrame(table, copy=False)
 
 
@@ -245,13 +227,13 @@ class _TokenNumbers(Mapping):
         return len(self.tokens)
 
 
-def _read_table(path: Path, wanted: dict[str, FeatureType]) -> pd.DataFrame:
+def _read_table(path: Path, columns: dict[str, FeatureType]) -> pd.DataFrame:
     """Features of users or items, which may hold any text."""
     names = list(read_header(path))
-    places = [names.index(name) for name in wanted]
-    rows = [[fields[place] or None for place in places] for fields in read_rows(path)]
-    table = pd.DataFrame(rows, columns=list(wanted), dtype=object)
-    for name, kind in wanted.items():
+    indices = [names.index(name) for name in columns]
+    rows = [[fields[index] or None for index in indices] for fields in read_rows(path)]
+    table = pd.DataFrame(rows, columns=list(columns), dtype=object)
+    for name, kind in columns.items():
         if kind == FeatureType.FLOAT:
             try:
                 table[name] = table[name].astype("float64")

@@ -12,16 +12,12 @@ from recbole.sampler import RepeatableSampler
 from recbole.utils import InputType
 from torch import Tensor
 
-from recbole_diffgrm import compat
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.errors import UserError
 
 # Batches are sorted by length inside shuffled groups of this many: little padding, yet each batch is a random mixture
 # of what its group holds and no two epochs cut the same batches.
 BATCHES_PER_GROUP = 16
-
-# Evaluation holds one score per user and item; this many at once (256 MiB).
-MAX_SCORES = 2**26
 
 
 class TrainLoader:
@@ -76,15 +72,17 @@ class EvalBatch(NamedTuple):
 class EvalLoader:
     """Validation or test users, sorted by history length so that trimmed batches stay narrow."""
 
-    def __init__(self, config, dataset: FlatSequentialDataset, trim: bool, item_counts: Counter | None = None):
+    def __init__(
+        self, config, dataset: FlatSequentialDataset, trim: bool, batch_size: int, item_counts: Counter | None = None
+    ):
         self.dataset = dataset
         self.samples = dataset.inter_feat
         self.trim = trim
+        self.batch_size = batch_size
         self.item_counts = item_counts or Counter()  # in training, for metrics of popularity
         self.transform = construct_transform(config)
-        if isinstance(self.transform, MaskItemSequence):  # masks for training, drawn at random
+        if isinstance(self.transform, MaskItemSequence):  # random masks, for training only
             self.transform = None
-        self.batch_size = ranked_at_once(config, dataset.item_num)
         lengths = self.samples.lengths(self.samples.rows)
         self.order = torch.argsort(lengths, stable=True) if trim else torch.arange(len(self.samples))
 
@@ -98,15 +96,8 @@ class EvalLoader:
             yield index, EvalBatch(batch, target, self.samples.full_histories(index))
 
 
-def ranked_at_once(config, items: int) -> int:
-    """Users of a batch: eval_batch_size, or fewer where the model scores every item of a large catalogue."""
-    if compat.makes_lists(config.model_class) and not config["item_head"]:
-        return config["eval_batch_size"]
-    return max(1, min(config["eval_batch_size"], MAX_SCORES // items))
-
-
 class _NegativeItems:
-    """Items drawn as negatives for pairwise losses, by RecBole's sampler."""
+    """Negative items for pairwise losses, sampled by RecBole."""
 
     def __init__(self, config, dataset: FlatSequentialDataset, arguments: dict):
         self.times = arguments["sample_num"]
@@ -120,7 +111,7 @@ class _NegativeItems:
         if arguments["distribution"] == "none":
             return None
         if config["MODEL_INPUT_TYPE"] != InputType.PAIRWISE or arguments["dynamic"]:
-            raise UserError("train_neg_sample_args: only fixed negatives for pairwise losses (loss_type BPR) are drawn")
+            raise UserError("train_neg_sample_args: only fixed negatives for pairwise losses (BPR) are sampled")
         return cls(config, dataset, arguments)
 
     def add(self, batch: Interaction) -> Interaction:

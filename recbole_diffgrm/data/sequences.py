@@ -5,7 +5,6 @@ the row number of its target; its history is the rows just before, so 10 M sampl
 """
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +24,7 @@ class FlatSequences:
 
     user: Tensor  # [N] int32
     item: Tensor  # [N] int32
-    position: Tensor  # [N] int32, place in the user's own sequence, from 0
+    position: Tensor  # [N] int32, index in the user's own sequence
     features: dict[str, Tensor]  # other columns of .inter, [N, ...]
 
     @classmethod
@@ -115,7 +114,7 @@ class PrefixSamples:
         return Interaction(batch)
 
     def with_history(self, shortest: int, longest: int | None) -> "PrefixSamples":
-        """Only samples with so many items before their target, cut off or not."""
+        """Only samples with at least `shortest` and at most `longest` items before their target."""
         before = self.flat.position[self.rows.long()]
         is_kept = before >= shortest
         if longest is not None:
@@ -146,36 +145,3 @@ class PrefixSamples:
         within = torch.arange(len(batch_row)) - torch.repeat_interleave(length.cumsum(0) - length, length)
         source = torch.repeat_interleave(rows - length, length) + within
         return batch_row, self.flat.item[source].long()
-
-
-def training_rows(flat: FlatSequences, held_out: Sequence[PrefixSamples]) -> Tensor:
-    """Rows that training may look at: all but the targets of validation and test. Not all of them need be targets."""
-    is_free = torch.ones(len(flat.item), dtype=torch.bool)
-    for samples in held_out:
-        is_free[samples.rows.long()] = False
-    return torch.nonzero(is_free).squeeze(1)
-
-
-def leave_last_out(flat: FlatSequences, mode: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of the training, validation and test targets: RecBole's leave-one-out, without its loops.
-
-    A user's samples are all interactions but the first. The last is for test, the one before for validation, but at
-    least one stays for training, so short sequences give up validation first.
-    """
-    samples = torch.nonzero(flat.position > 0).squeeze(1).int()
-    user = flat.user[samples.long()]
-    is_last = torch.ones(len(samples), dtype=torch.bool)
-    is_last[:-1] = user[1:] != user[:-1]
-    last = torch.nonzero(is_last).squeeze(1)  # [U] index of each user's last sample
-    count = torch.diff(last, prepend=torch.tensor([-1]))  # [U] samples of each user
-    test = last[count >= 2]
-    valid = last[count >= 3] - 1
-    empty = test[:0]
-    if mode == "valid_only":
-        valid, test = test, empty
-    elif mode == "test_only":
-        valid = empty
-    is_train = torch.ones(len(samples), dtype=torch.bool)
-    is_train[valid] = False
-    is_train[test] = False
-    return samples[is_train], samples[valid], samples[test]

@@ -1,1 +1,1 @@
-"""From item text to semantic IDs: text -> encoder -> quantiser -> collisions -> artefact; prepare runs them, cached."""
+"""From item text to semantic IDs (SIDs). item_text -> text_encoder -> quantizers -> collisions; pipeline runs them."""

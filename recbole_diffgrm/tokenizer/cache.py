@@ -1,7 +1,7 @@
-"""Results kept on disk under a fingerprint of all that went into them: whole, checked, locked.
+"""Results on disk under a fingerprint of everything that went into them: complete, checked, locked.
 
 An entry is a folder <kind>-<fingerprint> with its files and about.json: what went in, and each file's SHA-256. It is
-built under the name <kind>-<fingerprint>.partial and renamed when it is whole.
+built under the name <kind>-<fingerprint>.partial and renamed when it is complete.
 """
 
 import hashlib
@@ -16,32 +16,32 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.files import file_digest
+from recbole_diffgrm.files import file_sha256
 
 logger = logging.getLogger(__name__)
 
-ABOUT = "about.json"
+ABOUT_FILE = "about.json"
 
 
 def fingerprint(ingredients: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def digest_of(lines: Iterable[str]) -> str:
-    """Of a sequence of texts, whatever characters are in them."""
+def hash_texts(texts: Iterable[str]) -> str:
+    """SHA-256 of a sequence of texts, whatever characters are in them."""
     digest = hashlib.sha256()
-    for line in lines:
-        content = line.encode("utf-8", "surrogatepass")
+    for text in texts:
+        content = text.encode("utf-8", "surrogatepass")
         digest.update(len(content).to_bytes(8, "big") + content)
     return digest.hexdigest()
 
 
-def entry(
-    root: Path, kind: str, ingredients: dict[str, Any], build: Callable[[Path], None], resumes: bool = False
+def get_or_build(
+    root: Path, kind: str, ingredients: dict[str, Any], build: Callable[[Path], None], resumable: bool = False
 ) -> Path:
-    """The folder of an entry, built by build(folder) where it is missing or damaged. Others wait meanwhile.
+    """The folder of an entry, built by build(folder) where it is missing or damaged. Other processes wait meanwhile.
 
-    `resumes`: build goes on with what an earlier, broken attempt left in the folder.
+    `resumable`: build continues with what an earlier, interrupted attempt left in the folder.
     """
     path = root / f"{kind}-{fingerprint(ingredients)}"
     try:
@@ -50,56 +50,64 @@ def entry(
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            logger.info(f"another process is making {path}: waiting for it")
+            logger.info(f"waiting for another process that is building {path}")
             lock.acquire()
         try:
-            return _made(path, ingredients, build, resumes)
+            if not _is_intact(path):
+                _build(path, ingredients, build, resumable)
+            return path
         finally:
             lock.release()
     except OSError as error:
-        raise UserError(f"cache_dir: {path} cannot be made or read ({error.strerror or error})") from error
+        raise UserError(f"cache_dir: {path} cannot be written or read ({error.strerror or error})") from error
 
 
-def _made(path: Path, ingredients: dict[str, Any], build: Callable[[Path], None], resumes: bool) -> Path:
-    if path.exists():
-        fault = _fault(path)
-        if fault is None:
-            return path
-        logger.warning(f"{path} is damaged ({fault}): building it again")
-        shutil.rmtree(path)
+def _is_intact(path: Path) -> bool:
+    """Whether the entry exists as it was written; a damaged one is deleted."""
+    if not path.exists():
+        return False
+    damage = _find_damage(path)
+    if damage is None:
+        return True
+    logger.warning(f"{path} is damaged ({damage}): building it again")
+    shutil.rmtree(path)
+    return False
+
+
+def _build(path: Path, ingredients: dict[str, Any], build: Callable[[Path], None], resumable: bool) -> None:
     partial = path.with_name(path.name + ".partial")
-    if partial.exists() and not resumes:
+    if partial.exists() and not resumable:
         shutil.rmtree(partial)
     partial.mkdir(exist_ok=True)
     try:
         build(partial)
     except UserError:
-        if not resumes or not any(partial.iterdir()):
+        if not resumable or not any(partial.iterdir()):
             shutil.rmtree(partial)
         raise
-    files = {file.name: file_digest(file) for file in sorted(partial.iterdir()) if file.name != ABOUT}
-    (partial / ABOUT).write_text(json.dumps({"made_of": ingredients, "sha256": files}, indent=1) + "\n")
+    files = {file.name: file_sha256(file) for file in sorted(partial.iterdir()) if file.name != ABOUT_FILE}
+    about = {"ingredients": ingredients, "sha256": files}
+    (partial / ABOUT_FILE).write_text(json.dumps(about, indent=1) + "\n")
     for file in partial.iterdir():
         _sync(file)
     partial.rename(path)
-    return path
 
 
-def _fault(path: Path) -> str | None:
+def _find_damage(path: Path) -> str | None:
     try:
-        expected = json.loads((path / ABOUT).read_text(encoding="utf-8"))["sha256"]
+        expected = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))["sha256"]
         for name, digest in expected.items():
-            if file_digest(path / name) != digest:
+            if file_sha256(path / name) != digest:
                 return f"{name} has changed since it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{ABOUT} cannot be read: {error}"
+        return f"{ABOUT_FILE} cannot be read: {error}"
     return None
 
 
 def _sync(file: Path) -> None:
-    """On the disk, not only on its way there."""
+    """Force a file to disk."""
     handle = os.open(file, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,9 +1,9 @@
-"""An ID of its own for every item: who moves, and where to.
+"""A unique SID for every item: which items move, and where to.
 
-Moving an item to another code adds to its quantisation error. As few items move as can be (one of each group stays,
-and all that were alone), and among these solutions the added error is the least possible: a minimum-cost matching of
-items and codes. It is made per tangle, a set of items that compete for codes with each other but with no one else. Very
-large groups and tangles are served after the others, greedily.
+Moving an item to other codes adds to its quantization error. As few items move as possible (one of each group stays,
+and so do all that were alone), and among these solutions the added error is the least possible: a minimum-cost matching
+of items and codes. It is solved per component, a set of items that compete for codes with each other but with no other
+item. Very large groups and components come last, and greedily.
 """
 
 from collections.abc import Callable
@@ -17,140 +17,147 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components, min_weight_full_bipartite_matching
 
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.tokenizer.collisions import decode, keys
+from recbole_diffgrm.tokenizer.collisions import from_keys, to_keys
 
 LARGE_GROUP = 256  # members
-LARGE_TANGLE = 5_000  # items; the time of a matching grows with the square of this
+LARGE_COMPONENT = 5_000  # items; the time of a matching grows with the square of this
 FIRST_CANDIDATES = 16  # codes that an item of a small group considers at first
-SMALL_BLOCK = 1 << 16  # cells of a matrix that is solved as a dense one in any case
+SMALL_MATRIX = 1 << 16  # cells of a cost matrix that is solved as a dense one in any case
 EDGES_AT_ONCE = 1 << 22  # candidates that the greedy assignment holds in memory
 
 # nearest(items, count): the `count` nearest codes [B, count, n] of each item and what each adds to its error
 # [B, count], cheapest first; fewer only where there are no more codes.
 NearestCodes = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
-# kinds(items): a label for each, equal for equal vectors.
-Kinds = Callable[[np.ndarray], np.ndarray]
-Moves = dict[int, int | bytes]  # item -> key of its new ID
+# label_vectors(items): a label for each, equal for equal vectors.
+LabelVectors = Callable[[np.ndarray], np.ndarray]
+Moves = dict[int, int | bytes]  # item -> key of its new SID
 
 
-def reassign(codes: np.ndarray, size: int, nearest: NearestCodes, kinds: Kinds, table: np.ndarray) -> np.ndarray:
+def reassign(
+    codes: np.ndarray, codebook_size: int, nearest: NearestCodes, label_vectors: LabelVectors, table: np.ndarray
+) -> np.ndarray:
     """[N, n] -> [N, n] with all rows different, and different from those of `table` [T, n], whose items stay."""
-    digits = codes.shape[1]
-    check_room(len(codes) + len(table), digits, size)
-    home, group, count = np.unique(keys(codes, size), return_inverse=True, return_counts=True)
-    taken = keys(table, size)
-    blocked = np.isin(home, taken)
-    contest = _Contest(nearest, size, np.union1d(home, taken), home, group, blocked, count - 1 + blocked)
-    contested = np.flatnonzero(contest.to_move[group] > 0)
-    is_large = count[group[contested]] > LARGE_GROUP
-    moves, left = _optimal(contest, contested[~is_large])
-    moves |= _greedy(contest, np.concatenate([contested[is_large], left]), kinds, set(moves.values()))
-    new = codes.copy()
+    num_digits = codes.shape[1]
+    check_room(len(codes) + len(table), num_digits, codebook_size)
+    group_key, group, count = np.unique(to_keys(codes, codebook_size), return_inverse=True, return_counts=True)
+    taken = to_keys(table, codebook_size)
+    blocked = np.isin(group_key, taken)
+    problem = _Problem(
+        nearest, codebook_size, np.union1d(group_key, taken), group_key, group, blocked, count - 1 + blocked
+    )
+    colliding = np.flatnonzero(problem.to_move[group] > 0)
+    is_large = count[group[colliding]] > LARGE_GROUP
+    moves, too_large = _match_optimally(problem, colliding[~is_large])
+    moves |= _match_greedily(
+        problem, np.concatenate([colliding[is_large], too_large]), label_vectors, set(moves.values())
+    )
+    sids = codes.copy()
     if moves:
-        new[list(moves)] = decode(np.array(list(moves.values()), home.dtype), digits, size)
-    return new
+        sids[list(moves)] = from_keys(np.array(list(moves.values()), group_key.dtype), num_digits, codebook_size)
+    return sids
 
 
-def check_room(items: int, digits: int, size: int) -> None:
-    """There must be as many IDs as items."""
-    if items > size**digits:
+def check_room(num_items: int, num_digits: int, codebook_size: int) -> None:
+    """There must be at least as many SIDs as items."""
+    num_sids = codebook_size**num_digits
+    if num_items > num_sids:
         raise UserError(
-            f"sid_collisions: {items:,} items cannot all have their own of {size**digits:,} IDs "
-            f"(sid_digits {digits}, sid_codes {size}): use more digits or codes"
+            f"sid_collisions: {num_items:,} items cannot have unique SIDs, there are {num_sids:,} (sid_num_digits "
+            f"{num_digits}, sid_codebook_size {codebook_size}); use more digits or larger codebooks"
         )
 
 
 class _Edges(NamedTuple):
-    """Candidates: item i may move to the code `key`, which adds so much to its error."""
+    """Candidates: `item` may move to the codes `key`, which adds `added` to its error."""
 
     item: np.ndarray
     key: np.ndarray
     added: np.ndarray
 
-    def only(self, chosen: np.ndarray) -> "_Edges":
-        return _Edges(*(column[chosen] for column in self))
+    def select(self, index: np.ndarray) -> "_Edges":
+        return _Edges(*(column[index] for column in self))
 
 
 @dataclass(frozen=True)
-class _Contest:
+class _Problem:
     nearest: NearestCodes
-    size: int
-    used: np.ndarray  # sorted keys of all IDs in use: no one may move there
-    home: np.ndarray  # [G] key of each group
+    codebook_size: int
+    used: np.ndarray  # sorted keys of all SIDs in use: no item may move there
+    group_key: np.ndarray  # [G] key of the codes that a group shares
     group: np.ndarray  # [N] of each item
-    blocked: np.ndarray  # [G] the ID belongs to an item of the table: no one may stay
+    blocked: np.ndarray  # [G] the SID belongs to an item of the table: no item may stay
     to_move: np.ndarray  # [G] members that have to leave
 
     def edges(self, items: np.ndarray, count: int) -> tuple[_Edges, bool]:
         """The free ones among the `count` nearest codes of each item; True where these are all codes there are."""
         codes, added = self.nearest(items, count)
-        key = keys(codes, self.size)
-        place = np.searchsorted(self.used, key).clip(max=len(self.used) - 1)
-        free = self.used[place] != key
+        key = to_keys(codes, self.codebook_size)
+        index = np.searchsorted(self.used, key).clip(max=len(self.used) - 1)
+        free = self.used[index] != key
         item = np.broadcast_to(items[:, None], key.shape)
-        return _Edges(item[free], key[free], added[free]), codes.shape[1] == self.size ** codes.shape[2]
+        return _Edges(item[free], key[free], added[free]), codes.shape[1] == self.codebook_size ** codes.shape[2]
 
 
-def _optimal(contest: _Contest, items: np.ndarray) -> tuple[Moves, np.ndarray]:
-    """The cheapest moves, and the items of tangles too large for it.
+def _match_optimally(problem: _Problem, items: np.ndarray) -> tuple[Moves, np.ndarray]:
+    """The cheapest moves, and the items of components that are too large for it.
 
     Each item knows only its nearest free codes at first. A matching is optimal among all codes when every item still
     has a free code in its list: a better one would send some item beyond its list, where nothing is cheaper than that
-    free code. The lists of items for which this fails grow, and the matching is made again.
+    free code. The lists of items for which this fails grow, and the matching is solved again.
     """
-    members = contest.to_move[contest.group[items]] + 1
+    members = problem.to_move[problem.group[items]] + 1
     count = FIRST_CANDIDATES * 2 ** np.ceil(np.log2(np.maximum(members / 8, 1))).astype(np.int64)
     complete = np.zeros(len(items), bool)  # the list holds all codes
-    stale = np.ones(len(items), bool)  # the list has to be made
-    edges = _Edges(items[:0], contest.home[:0], np.zeros(0))
-    left = items[:0]
+    stale = np.ones(len(items), bool)  # the list has to be computed
+    edges = _Edges(items[:0], problem.group_key[:0], np.zeros(0))
+    too_large = items[:0]
     while stale.any():
-        parts = [edges.only(~np.isin(edges.item, items[stale]))]
+        parts = [edges.select(~np.isin(edges.item, items[stale]))]
         for amount in np.unique(count[stale]):
             chosen = np.flatnonzero(stale & (count == amount))
-            found, complete[chosen] = contest.edges(items[chosen], int(amount))
-            parts.append(found)
+            new_edges, complete[chosen] = problem.edges(items[chosen], int(amount))
+            parts.append(new_edges)
         edges = _Edges(*map(np.concatenate, zip(*parts)))
-        matching = _match(contest, items, edges)
+        matching = _match(problem, items, edges)
         if len(matching.too_large):
-            left = np.concatenate([left, matching.too_large])
+            too_large = np.concatenate([too_large, matching.too_large])
             remain = ~np.isin(items, matching.too_large)
             items, count, complete = items[remain], count[remain], complete[remain]
         has_free = np.isin(items, edges.item[~matching.occupied])
         stale = (~has_free | np.isin(items, matching.unsolved)) & ~complete
         count[stale] *= 4
-        edges = edges.only(np.isin(edges.item, items))
-    return matching.moves if len(items) else {}, np.sort(left)
+        edges = edges.select(np.isin(edges.item, items))
+    return matching.moves if len(items) else {}, np.sort(too_large)
 
 
 class _Matching(NamedTuple):
     moves: Moves
-    occupied: np.ndarray  # [E] bool: edges that lead to a code which is taken now
-    unsolved: np.ndarray  # items of tangles whose lists are too short for all to find a place
-    too_large: np.ndarray  # items of tangles that were not looked at
+    occupied: np.ndarray  # [E] bool: edges that lead to codes which are taken now
+    unsolved: np.ndarray  # items of components whose lists are too short for all to get codes
+    too_large: np.ndarray  # items of components that were skipped
 
 
-def _match(contest: _Contest, items: np.ndarray, edges: _Edges) -> _Matching:
-    """One minimum-cost matching per tangle; every item may stay or follow one of its edges."""
-    group = contest.group[items]
-    may_stay = np.flatnonzero(~contest.blocked[group])
-    columns, column = np.unique(np.concatenate([edges.key, contest.home[group[may_stay]]]), return_inverse=True)
+def _match(problem: _Problem, items: np.ndarray, edges: _Edges) -> _Matching:
+    """One minimum-cost matching per component; every item may stay or follow one of its edges."""
+    group = problem.group[items]
+    may_stay = np.flatnonzero(~problem.blocked[group])
+    columns, column = np.unique(np.concatenate([edges.key, problem.group_key[group[may_stay]]]), return_inverse=True)
     row = np.concatenate([np.searchsorted(items, edges.item), may_stay])
     # Staying is so cheap that one of each group always does. No weight is 0: that would mean no edge.
     leaving = 2 + 2 * np.abs(edges.added).max(initial=0)
     weight = np.concatenate([leaving + edges.added, np.ones(len(may_stay))])
 
     links = csr_matrix((np.ones(len(row), np.int8), (row, column + len(items))), shape=(len(items) + len(columns),) * 2)
-    tangle = connected_components(links, directed=False)[1]
-    # Rows and columns in the order of their tangles: each tangle is a block of the matrix.
-    rows, row_place, row_start = _by_label(tangle[: len(items)])
-    order, column_place, column_start = _by_label(tangle[len(items) :], len(row_start) - 1)
-    costs = csr_matrix((weight, (row_place[row], column_place[column])), shape=(len(items), len(columns)))
+    component = connected_components(links, directed=False)[1]
+    # Rows and columns in the order of their components: each component is a block of the matrix.
+    row_order, row_rank, row_start = _sort_by_label(component[: len(items)])
+    column_order, column_rank, column_start = _sort_by_label(component[len(items) :], len(row_start) - 1)
+    costs = csr_matrix((weight, (row_rank[row], column_rank[column])), shape=(len(items), len(columns)))
     target = np.full(len(items), -1)  # column of each row
     unsolved, too_large = [items[:0]], [items[:0]]
     for (first, last), (left, right) in zip(pairwise(row_start), pairwise(column_start)):
-        if last - first > LARGE_TANGLE:
-            too_large.append(items[rows[first:last]])
+        if last - first > LARGE_COMPONENT:
+            too_large.append(items[row_order[first:last]])
             continue
         start, end = costs.indptr[first], costs.indptr[last]
         block = csr_matrix(
@@ -158,16 +165,16 @@ def _match(contest: _Contest, items: np.ndarray, edges: _Edges) -> _Matching:
             shape=(last - first, right - left),
         )
         try:
-            matched, place = _cheapest(block)
+            block_row, block_column = _solve(block)
         except ValueError:
-            unsolved.append(items[rows[first:last]])
+            unsolved.append(items[row_order[first:last]])
             continue
-        target[rows[first + matched]] = order[left + place]
+        target[row_order[first + block_row]] = column_order[left + block_column]
 
     solved = np.flatnonzero(target >= 0)
     is_taken = np.zeros(len(columns), bool)
     is_taken[target[solved]] = True
-    moving = solved[columns[target[solved]] != contest.home[group[solved]]]
+    moving = solved[columns[target[solved]] != problem.group_key[group[solved]]]
     return _Matching(
         dict(zip(items[moving].tolist(), columns[target[moving]].tolist())),
         is_taken[column[: len(edges.item)]],
@@ -176,47 +183,49 @@ def _match(contest: _Contest, items: np.ndarray, edges: _Edges) -> _Matching:
     )
 
 
-def _cheapest(costs: csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+def _solve(costs: csr_matrix) -> tuple[np.ndarray, np.ndarray]:
     """Rows and their columns. The sparse solver is slow where columns are scarce, the dense one where they abound."""
-    rows, columns = costs.shape
-    if columns > 2 * rows and rows * columns > SMALL_BLOCK:
+    num_rows, num_columns = costs.shape
+    if num_columns > 2 * num_rows and num_rows * num_columns > SMALL_MATRIX:
         return min_weight_full_bipartite_matching(costs)
     dense = np.full(costs.shape, np.inf)
-    dense[np.repeat(np.arange(rows), np.diff(costs.indptr)), costs.indices] = costs.data
+    dense[np.repeat(np.arange(num_rows), np.diff(costs.indptr)), costs.indices] = costs.data
     return linear_sum_assignment(dense)
 
 
-def _by_label(label: np.ndarray, labels: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Members in the order of their labels, the place of each in that order, and where each label begins (and ends)."""
+def _sort_by_label(label: np.ndarray, num_labels: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Members in the order of their labels, the rank of each in that order, and where each label begins (and ends)."""
     order = np.argsort(label, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    labels = int(label.max(initial=-1)) + 1 if labels is None else labels
-    return order, place, np.searchsorted(label[order], np.arange(labels + 1))
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    num_labels = int(label.max(initial=-1)) + 1 if num_labels is None else num_labels
+    return order, rank, np.searchsorted(label[order], np.arange(num_labels + 1))
 
 
-def _greedy(contest: _Contest, items: np.ndarray, kinds: Kinds, taken: set[int | bytes]) -> Moves:
-    """The cheapest move of those in sight first, until one of each group is left. Items of one kind share a list."""
+def _match_greedily(
+    problem: _Problem, items: np.ndarray, label_vectors: LabelVectors, taken: set[int | bytes]
+) -> Moves:
+    """The cheapest known move first, until one of each group is left. Items with equal vectors share a list."""
     moves: Moves = {}
     if len(items) == 0:
         return moves
-    _, first, kind = np.unique(kinds(items), return_index=True, return_inverse=True)
-    order, _, start = _by_label(kind)
-    waiting = [items[order[a:b]][::-1].tolist() for a, b in pairwise(start)]  # of each kind, last one first
-    speaker = items[first]  # one item of each kind
-    kind_of = dict(zip(speaker.tolist(), range(len(speaker))))
-    group = contest.group
-    to_move = contest.to_move.copy()
+    _, first, label = np.unique(label_vectors(items), return_index=True, return_inverse=True)
+    order, _, start = _sort_by_label(label)
+    waiting = [items[order[a:b]][::-1].tolist() for a, b in pairwise(start)]  # of each label, last one first
+    representative = items[first]  # one item of each label
+    label_of = dict(zip(representative.tolist(), range(len(representative))))
+    group = problem.group
+    to_move = problem.to_move.copy()
     growth = 1
-    while pending := [number for number, item in enumerate(speaker) if waiting[number] and to_move[group[item]] > 0]:
-        wanted = growth * np.array([max(FIRST_CANDIDATES, 2 * len(waiting[number])) for number in pending])
-        for amount in np.unique(wanted).tolist():
-            chosen = speaker[np.array(pending)[wanted == amount]]
+    while pending := [i for i, item in enumerate(representative) if waiting[i] and to_move[group[item]] > 0]:
+        count = growth * np.array([max(FIRST_CANDIDATES, 2 * len(waiting[i])) for i in pending])
+        for amount in np.unique(count).tolist():
+            chosen = representative[np.array(pending)[count == amount]]
             for part in np.array_split(chosen, -(-len(chosen) * amount // EDGES_AT_ONCE)):
-                edges, _ = contest.edges(part, amount)
-                edges = edges.only(np.lexsort((edges.item, edges.added)))
+                edges, _ = problem.edges(part, amount)
+                edges = edges.select(np.lexsort((edges.item, edges.added)))
                 for item, key in zip(edges.item.tolist(), edges.key.tolist()):
-                    members = waiting[kind_of[item]]
+                    members = waiting[label_of[item]]
                     if members and to_move[group[item]] > 0 and key not in taken:
                         moves[members.pop()] = key
                         taken.add(key)

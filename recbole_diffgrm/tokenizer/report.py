@@ -1,4 +1,4 @@
-"""What a table of IDs is like: how many are shared, how the codes of each digit are used, what was lost."""
+"""Statistics of SIDs: how many items share one, how the codes of each digit are used, how much quantization loses."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -9,44 +9,44 @@ import numpy as np
 from tabulate import tabulate
 
 from recbole_diffgrm.tokenizer import collisions
-from recbole_diffgrm.tokenizer.artefact import Tokenizer
+from recbole_diffgrm.tokenizer.tokenizer import Tokenizer
 
 SHOWN_PAIRS = 6  # pairs of digits in the printed table; report.json has all
 
 
 def describe(
-    tokenizer: Tokenizer, item_ids: np.ndarray, test_items: Sequence[str], about: dict[str, Any]
+    tokenizer: Tokenizer, item_ids: np.ndarray, test_targets: Sequence[str], about: dict[str, Any]
 ) -> dict[str, Any]:
-    """Numbers about the IDs of `item_ids`. `about` is what is known from making them; test_items: the test targets."""
-    place = {item: number for number, item in enumerate(tokenizer.item_ids.tolist())}
-    chosen = np.array([place[item] for item in item_ids.tolist()])
-    codes, sids, size = tokenizer.codes[chosen], tokenizer.sids[chosen], tokenizer.size
-    sharing = collisions.group_sizes(sids, size)
-    targets = np.array([sharing[place] for place in np.searchsorted(item_ids, test_items)])
-    counts = [np.bincount(column, minlength=size) for column in sids.T]
+    """Numbers about the SIDs of `item_ids`, which are sorted. `about`: what is known from building the tokenizer."""
+    index = {item: i for i, item in enumerate(tokenizer.item_ids.tolist())}
+    chosen = np.array([index[item] for item in item_ids.tolist()])
+    codes, sids, codebook_size = tokenizer.codes[chosen], tokenizer.sids[chosen], tokenizer.codebook_size
+    sharing = collisions.group_sizes(sids, codebook_size)
+    targets = sharing[np.searchsorted(item_ids, test_targets)] if len(test_targets) else np.zeros(0, int)
+    counts = [np.bincount(column, minlength=codebook_size) for column in sids.T]
     group_size, members = np.unique(sharing, return_counts=True)
-    settings, fitted = tokenizer.settings, tokenizer.quantiser
-    unknown = {"items_without_text": 0, "error": None, "error_with_moves": None}
+    settings, quantizer = tokenizer.settings, tokenizer.quantizer
+    unknown = {"items_without_text": 0, "quantization_error": None, "quantization_error_after_reassignment": None}
     return (
         unknown
         | about
         | {
             "text_fields": list(tokenizer.source["fields"]),
-            "encoder": settings["sid_encoder"] if fitted else None,
-            "quantiser": settings["sid_quantiser"],
-            "dimensions": fitted.dimensions if fitted else None,
-            "digits": sids.shape[1],
-            "codes": size,
+            "text_encoder": settings["sid_text_encoder"] if tokenizer.reads_vectors else None,
+            "quantizer": settings["sid_quantizer"],
+            "dimensions": quantizer.dim if quantizer else None,
+            "num_digits": sids.shape[1],
+            "codebook_size": codebook_size,
             "collisions": settings["sid_collisions"],
-            "items": len(sids),
-            "distinct_ids": len(np.unique(collisions.keys(sids, size))),
-            "distinct_ids_as_quantised": len(np.unique(collisions.keys(codes, size))),
+            "num_items": len(sids),
+            "distinct_sids": len(np.unique(collisions.to_keys(sids, codebook_size))),
+            "distinct_sids_as_quantized": len(np.unique(collisions.to_keys(codes, codebook_size))),
             "colliding_items": int((sharing > 1).sum()),
             "largest_group": int(sharing.max()),
             "items_by_group_size": dict(zip(map(str, group_size.tolist()), members.tolist())),
             "test_targets": len(targets),
             "test_targets_sharing": float((targets > 1).mean()) if len(targets) else None,
-            "items_moved": int((sids[:, : codes.shape[1]] != codes).any(axis=1).sum()),
+            "items_reassigned": int((sids[:, : codes.shape[1]] != codes).any(axis=1).sum()),
             "codes_used": [int((count > 0).sum()) for count in counts],
             "entropy_bits": [_entropy(count) for count in counts],
             "code_counts": [count.tolist() for count in counts],
@@ -61,53 +61,54 @@ def _entropy(counts: np.ndarray) -> float:
 
 
 def _mutual_information(sids: np.ndarray) -> dict[str, dict[str, float]]:
-    """Of each pair of digits, in bits, and what shuffled digits would show: with few items that is far from 0."""
+    """Of each pair of digits, in bits, next to that of shuffled digits: with few items it is far from 0 by chance."""
     shuffled = sids[np.random.default_rng(0).permutation(len(sids))]
     pairs = {}
     for a, b in combinations(range(sids.shape[1]), 2):
         pairs[f"{a + 1}-{b + 1}"] = {
-            "measured": _shared_bits(sids[:, a], sids[:, b]),
-            "by_chance": _shared_bits(sids[:, a], shuffled[:, b]),
+            "measured": _pair_information(sids[:, a], sids[:, b]),
+            "by_chance": _pair_information(sids[:, a], shuffled[:, b]),
         }
     return pairs
 
 
-def _shared_bits(a: np.ndarray, b: np.ndarray) -> float:
+def _pair_information(a: np.ndarray, b: np.ndarray) -> float:
     joint = np.unique(a.astype(np.int64) << 16 | b, return_counts=True)[1]
     return _entropy(np.bincount(a)) + _entropy(np.bincount(b)) - _entropy(joint)
 
 
-def table(report: dict[str, Any]) -> str:
+def format_table(report: dict[str, Any]) -> str:
+    without_text = report["items_without_text"]
     rows = [
-        ("items", f"{report['items']:,}"),
-        ("without text", f"{report['items_without_text']:,}" + " (IDs drawn)" * (report["items_without_text"] > 0)),
+        ("items", f"{report['num_items']:,}"),
+        ("items without text", f"{without_text:,}" + " (random codes)" * (without_text > 0)),
         ("text fields", ", ".join(report["text_fields"]) or "-"),
-        ("encoder", report["encoder"] or "-"),
-        ("quantiser", f"{report['quantiser']}, {report['digits']} digits of {report['codes']} codes"),
+        ("text encoder", report["text_encoder"] or "-"),
+        ("quantizer", f"{report['quantizer']}, {report['num_digits']} digits, codebook size {report['codebook_size']}"),
         ("dimensions", f"{report['dimensions']}" if report["dimensions"] else "-"),
-        ("distinct IDs", f"{report['distinct_ids']:,} (as quantised: {report['distinct_ids_as_quantised']:,})"),
-        ("colliding items", f"{report['colliding_items']:,}, at most {report['largest_group']:,} with one ID"),
-        ("test targets that share their ID", _percent(report["test_targets_sharing"])),
-        ("items moved", f"{report['items_moved']:,}"),
+        ("distinct SIDs", f"{report['distinct_sids']:,} (as quantized: {report['distinct_sids_as_quantized']:,})"),
+        ("items that share a SID", f"{report['colliding_items']:,} (largest group: {report['largest_group']:,})"),
+        ("test targets that share a SID", _percent(report["test_targets_sharing"])),
+        ("items reassigned", f"{report['items_reassigned']:,}"),
     ]
-    if report["error"] is not None:
-        rows.append(("quantisation error", f"{_percent(report['error'])} of the variance"))
-        if report["items_moved"]:
-            rows.append(("... with items moved", _percent(report["error_with_moves"])))
-    digits = [
+    if report["quantization_error"] is not None:
+        rows.append(("quantization error", f"{_percent(report['quantization_error'])} of the variance"))
+        if report["items_reassigned"]:
+            rows.append(("... after reassignment", _percent(report["quantization_error_after_reassignment"])))
+    usage = [
         (number, used, f"{entropy:.2f}")
         for number, (used, entropy) in enumerate(zip(report["codes_used"], report["entropy_bits"]), start=1)
     ]
     pairs = sorted(
         report["mutual_information_bits"].items(), key=lambda pair: pair[1]["by_chance"] - pair[1]["measured"]
     )
-    shared = [(name, f"{bits['measured']:.2f}", f"{bits['by_chance']:.2f}") for name, bits in pairs[:SHOWN_PAIRS]]
+    information = [(name, f"{bits['measured']:.2f}", f"{bits['by_chance']:.2f}") for name, bits in pairs[:SHOWN_PAIRS]]
     parts = [
         tabulate(rows, tablefmt="plain", disable_numparse=True),
-        tabulate(digits, ["digit", "codes used", f"entropy, bits (at most {np.log2(report['codes']):.0f})"]),
+        tabulate(usage, ["digit", "codes used", f"entropy, bits (at most {np.log2(report['codebook_size']):.0f})"]),
     ]
-    if shared:
-        parts.append(tabulate(shared, ["digits", "mutual information, bits", "by chance"]))
+    if information:
+        parts.append(tabulate(information, ["digits", "mutual information, bits", "by chance"]))
     return "\n\n".join(parts)
 
 
@@ -117,19 +118,22 @@ def _percent(share: float | None) -> str:
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Left: items per code of each digit, most used first. Right: items by the size of their group."""
-    from matplotlib.figure import Figure  # not pyplot: a caller's windows are the caller's
+    from matplotlib.figure import Figure  # not pyplot, which would change the caller's figures
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     usage, groups = figure.subplots(1, 2)
     for number, counts in enumerate(report["code_counts"], start=1):
         usage.plot(np.arange(1, len(counts) + 1), sorted(counts, reverse=True), label=f"digit {number}")
-    usage.axhline(report["items"] / report["codes"], color="grey", linestyle=":", label="even use")
-    usage.set(xlabel="code, most used first", ylabel="items", title="Use of codes", ylim=(0, None))
+    usage.axhline(report["num_items"] / report["codebook_size"], color="grey", linestyle=":", label="even use")
+    usage.set(xlabel="code, most used first", ylabel="items", title="Code usage", ylim=(0, None))
     usage.legend(frameon=False, fontsize="small", ncols=1 + len(report["code_counts"]) // 9)
     bins = _doubling_bins(report["items_by_group_size"])
     groups.bar(list(bins), list(bins.values()), color="tab:blue")
     groups.set(
-        xlabel="items that share an ID", ylabel="items", title=f"{report['distinct_ids']:,} distinct IDs", yscale="log"
+        xlabel="items that share a SID",
+        ylabel="items",
+        title=f"{report['distinct_sids']:,} distinct SIDs",
+        yscale="log",
     )
     for axes in (usage, groups):
         axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors and plain data only, written whole or not at all."""
+"""Checkpoints: tensors and plain data only, written atomically."""
 
 import random
 from pathlib import Path
@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.files import whole_file
+from recbole_diffgrm.files import atomic_write
 
 
 def save(content: dict[str, Any], path: Path) -> None:
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         torch.save(content, file)
 
 
@@ -27,13 +27,13 @@ def load(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
 
 
 def random_state() -> dict[str, Any]:
-    """All generators that training draws from, as plain data."""
+    """Every random generator that training uses, as plain data."""
     version, numbers, gauss = random.getstate()
-    _, keys, position, has_gauss, cached = np.random.get_state()
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": {"version": version, "numbers": torch.tensor(numbers), "gauss": gauss},
         "numpy": {
-            "keys": torch.from_numpy(keys.astype(np.int64)),
+            "keys": torch.from_numpy(np.asarray(keys).astype(np.int64)),
             "position": int(position),
             "has_gauss": int(has_gauss),
             "cached": float(cached),

@@ -1,11 +1,8 @@
 """The training loop of every model: schedule, clipping, averaging, early stopping on unrounded scores, resumption.
 
 RecBole's Trainer keeps only the best weights and pickles its whole configuration with them, so nothing can be resumed.
-Here `state.pt` holds all that the next step depends on (weights, optimiser, random generators, position in the epoch)
+Here `state.pt` holds everything the next step depends on (weights, optimizer, random generators, position in the epoch)
 and `best.pt` the weights that scored best in validation.
-
-A model may say more of its training than the loss: `step_sums`, named vectors of one length out of its last
-`calculate_loss`, are added up over an epoch and given to its `epoch_statistics`, which makes numbers for people.
 """
 
 import logging
@@ -22,14 +19,15 @@ from tqdm import tqdm
 
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.errors import Interrupted, UserError
-from recbole_diffgrm.evaluation.evaluate import Evaluation, evaluate
+from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
+from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.training import checkpoint
-from recbole_diffgrm.training.schedule import rate_factor
-from recbole_diffgrm.training.stop import StopSignal
+from recbole_diffgrm.training.lr_schedule import rate_factor
+from recbole_diffgrm.training.signals import StopSignal
 
 logger = logging.getLogger(__name__)
 
-OPTIMISERS = {
+OPTIMIZERS = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
@@ -43,18 +41,19 @@ class Progress:
     """Where training stands. Plain data, saved in every checkpoint."""
 
     stage: str = "train"
-    epoch: int = 0  # the epoch in work, from 0
-    batch: int = 0  # its batches done
-    step: int = 0  # optimiser steps done
-    loss_sums: list[float] = field(default_factory=list)  # over the batches done, one per part of the loss
-    model_sums: dict[str, list[float]] = field(default_factory=dict)  # the same of the model's step_sums
+    epoch: int = 0  # current epoch, from 0
+    batch: int = 0  # batches of it that are done
+    step: int = 0  # optimizer steps done
+    loss_sums: dict[str, float] = field(default_factory=dict)  # over the batches done, for each part of the loss
+    statistic_sums: dict[str, list[float]] = field(default_factory=dict)  # the same of the model's statistics
+    num_targets: int = 0  # the same of the targets predicted
     best_score: float | None = None
     best_epoch: int | None = None
     best_metrics: dict[str, float] = field(default_factory=dict)
     misses: int = 0  # evaluations since the best one
     finished: bool = False
     curve: list[dict[str, Any]] = field(default_factory=list)  # one entry per epoch
-    epoch_seconds: float = 0.0  # training time of the epoch in work
+    epoch_seconds: float = 0.0  # training time of the current epoch
     train_seconds: float = 0.0
     valid_seconds: float = 0.0
 
@@ -69,7 +68,7 @@ class Trainer:
         self.state_path = run_dir / "state.pt"
         self.best_path = run_dir / "best.pt"
         self.device = torch.device(config["device"])
-        self.optimizer = OPTIMISERS[config["learner"]](
+        self.optimizer = OPTIMIZERS[config["learner"]](
             model.parameters(), lr=config["learning_rate"], weight_decay=config["weight_decay"]
         )
         self.scaler = torch.amp.GradScaler(
@@ -79,7 +78,7 @@ class Trainer:
         if config["ema_decay"] is not None:
             self.average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config["ema_decay"]))
         # Lengths of histories differ from batch to batch: dynamic, or each would be compiled anew.
-        self.loss_of = torch.compile(model.calculate_loss, dynamic=True) if config["compile"] else model.calculate_loss
+        self.losses = torch.compile(model.losses, dynamic=True) if config["compile"] else model.losses
         self.saved_at = time.monotonic()
 
     @property
@@ -138,8 +137,7 @@ class Trainer:
                 rate = config["learning_rate"] * rate_factor(
                     config["scheduler"], progress.step, config["warmup_steps"], total_steps
                 )
-                progress.loss_sums = _added(progress.loss_sums, self._step(batch, rate))
-                self._add_up(getattr(self.model, "step_sums", {}))
+                self._add_up(self._step(batch, rate))
                 progress.batch += 1
                 progress.step += 1
                 bar.update()
@@ -151,22 +149,28 @@ class Trainer:
                     self.save_state()
                     self.stop.check()
 
-    def _add_up(self, sums: dict[str, torch.Tensor]) -> None:
-        if sums:
-            values = torch.stack(list(sums.values())).tolist()  # at once: on a GPU each reading waits for all work
-            for name, added in zip(sums, values):
-                self.progress.model_sums[name] = _added(self.progress.model_sums.get(name), added)
+    def _add_up(self, output: LossOutput) -> None:
+        """Losses and statistics of a batch to those of the epoch."""
+        progress = self.progress
+        for name, part in output.parts.items():
+            progress.loss_sums[name] = progress.loss_sums.get(name, 0.0) + part.item()
+        if output.statistics:
+            # At once: on a GPU each reading waits for all work.
+            values = torch.stack(list(output.statistics.values())).tolist()
+            for name, added in zip(output.statistics, values):
+                sums = progress.statistic_sums.get(name, [0.0] * len(added))
+                progress.statistic_sums[name] = [total + value for total, value in zip(sums, added)]
+        progress.num_targets += output.num_targets
 
-    def _step(self, batch, rate: float) -> list[float]:
+    def _step(self, batch, rate: float) -> LossOutput:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
         with torch.autocast(self.device.type, enabled=self.config["enable_amp"]):
-            losses = self._losses(batch.to(self.device))
-        parts = losses if isinstance(losses, tuple) else (losses,)
-        loss = sum(parts)
+            output = self._losses(batch.to(self.device))
+        loss = add_parts(output)
         if torch.isnan(loss):
-            raise _diverged(
+            raise divergence_error(
                 f"the training loss became NaN in epoch {self.progress.epoch + 1}, batch {self.progress.batch + 1}"
             )
         self.scaler.scale(loss).backward()
@@ -177,33 +181,34 @@ class Trainer:
         self.scaler.update()
         if self.average:
             self.average.update_parameters(self.model)
-        return [part.item() for part in parts]
+        return output
 
-    def _losses(self, batch):
+    def _losses(self, batch) -> LossOutput:
         try:
-            return self.loss_of(batch)
+            return self.losses(batch)
         except RuntimeError as error:
             if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise
             reason = str(error).strip().splitlines()[0]
-            raise UserError(f"compile: torch.compile cannot do it here ({reason}); set compile to False") from error
+            raise UserError(f"compile: torch.compile failed here ({reason}); set compile to False") from error
 
     def _end_epoch(self, train: TrainLoader, valid: EvalLoader | None, epochs: int) -> None:
         progress = self.progress
         if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
-            raise _diverged(f"weights became NaN or infinite in epoch {progress.epoch + 1}")
-        losses = [total / len(train) for total in progress.loss_sums]
+            raise divergence_error(f"weights became NaN or infinite in epoch {progress.epoch + 1}")
+        losses = {name: total / len(train) for name, total in progress.loss_sums.items()}
         entry = {
             "stage": progress.stage,
             "epoch": progress.epoch + 1,
-            "loss": sum(losses),
+            "loss": sum(losses.values()),
+            "num_targets": progress.num_targets,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "seconds": progress.epoch_seconds,
         }
         if len(losses) > 1:
             entry["loss_parts"] = losses
-        if progress.model_sums:
-            entry["statistics"] = self.model.epoch_statistics(progress.model_sums, progress.epoch + 1)
+        if progress.statistic_sums:
+            entry["statistics"] = self.model.summarize_statistics(progress.statistic_sums, progress.epoch + 1)
         line = f"{progress.stage} epoch {progress.epoch + 1}: loss {entry['loss']:.4f}, {progress.epoch_seconds:.1f} s"
         is_last = progress.epoch + 1 == epochs
         is_due = progress.epoch + 1 >= self.config["eval_from"] and (progress.epoch + 1) % self.config["eval_step"] == 0
@@ -221,10 +226,10 @@ class Trainer:
         progress.curve.append(entry)
         progress.train_seconds += progress.epoch_seconds
         progress.epoch, progress.batch, progress.epoch_seconds = progress.epoch + 1, 0, 0.0
-        progress.loss_sums, progress.model_sums = [], {}
+        progress.loss_sums, progress.statistic_sums, progress.num_targets = {}, {}, 0
         stops_early = valid is not None and progress.misses >= self.config["stopping_step"]
         if stops_early:
-            logger.info(f"no better score in {progress.misses} evaluations: stopped")
+            logger.info(f"early stopping: no better score in {progress.misses} evaluations")
         if stops_early or is_last:
             self._finish()
         else:
@@ -236,7 +241,7 @@ class Trainer:
         try:
             evaluation = evaluate(
                 self.config, self.evaluated, valid, label="validation", check_stop=self.stop.check, validation=True
-            )
+            )[asked_ranking(self.config)]
         except Interrupted:
             logger.info("stopped during validation: it will be done again on resumption")
             raise
@@ -280,9 +285,13 @@ class Trainer:
         self.writer.flush()
 
 
-def _added(sums: list[float] | None, values: list[float]) -> list[float]:
-    return [total + value for total, value in zip(sums, values)] if sums else values
-
-
-def _diverged(what: str) -> UserError:
+def divergence_error(what: str) -> UserError:
     return UserError(f"{what}: lower learning_rate or set clip_grad_norm")
+
+
+def add_parts(output: LossOutput) -> torch.Tensor:
+    """What training minimizes."""
+    first, *others = output.parts.values()
+    for part in others:
+        first = first + part
+    return first

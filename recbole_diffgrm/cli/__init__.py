@@ -1,0 +1,3 @@
+from recbole_diffgrm.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,54 @@
+"""What all commands share: --key=value arguments, and exit codes."""
+
+import sys
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from recbole_diffgrm.config.layers import is_text_key, parse_value
+from recbole_diffgrm.errors import Interrupted, UserError
+
+
+def parse_arguments(
+    arguments: Sequence[str], flags: Collection[str] = (), texts: Collection[str] = ()
+) -> dict[str, Any]:
+    """--key=value or --key value, values as YAML but for `texts`; a bare --key is True, and `flags` take no value."""
+    parsed: dict[str, Any] = {}
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("--") or argument == "--":
+            raise UserError(f"cannot read {argument!r}: options are written --key=value (see --help)")
+        key, equals, text = argument[2:].partition("=")
+        if not equals and key not in flags and rest and not rest[0].startswith("--"):
+            equals, text = "=", rest.pop(0)
+        if key in parsed:
+            raise UserError(f"--{key} is given twice")
+        is_text = key in texts or is_text_key(key)
+        parsed[key] = True if not equals else text if is_text else parse_value(text, key)
+    for flag in set(flags) & set(parsed):
+        if not isinstance(parsed[flag], bool):
+            raise UserError(f"--{flag} takes no value")
+    return parsed
+
+
+def split_names(text: Any, key: str) -> list[str]:
+    """NAME,NAME,..."""
+    names = [name.strip() for name in str(text).split(",") if name.strip()]
+    if not names:
+        raise UserError(f"--{key} is empty")
+    return names
+
+
+def exit_code(work: Callable[[], int]) -> int:
+    """Of `work`: a user's mistake or a signal is one line on standard error and a code of its own."""
+    try:
+        return work()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(stop, file=sys.stderr)
+        return 128 + stop.signal_number
+    except KeyboardInterrupt:  # before training began, or a second time
+        print("stopped", file=sys.stderr)
+        return 130

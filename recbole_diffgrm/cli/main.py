@@ -1,0 +1,207 @@
+"""The command line: run_recbole_diffgrm.py, `recbole-diffgrm`, `python -m recbole_diffgrm`."""
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, split_names
+from recbole_diffgrm.errors import UserError
+
+USAGE = """\
+Train, test and compare DiffGRM, other models of this project and RecBole's sequential recommenders.
+
+  python run_recbole_diffgrm.py                                       DiffGRM on ml-100k (no download)
+  python run_recbole_diffgrm.py --model=GRU4Rec --dataset=Amazon_Beauty
+  python run_recbole_diffgrm.py --model=SASRec,BERT4Rec,GRU4Rec --dataset=Amazon_Beauty --seeds=1,2,3
+  python run_recbole_diffgrm.py --dataset=Amazon_Beauty --preset=cpu --sid_text_encoder=bundled
+  python run_recbole_diffgrm.py --dataset=mydata --config_files="mydata.yaml small.yaml" --epochs=20
+  python run_recbole_diffgrm.py --recommend=runs/ml-100k/DiffGRM-... --history="50 172 181" --topk=5 --explain
+
+What to run
+  --model=NAME[,NAME...]     {models};
+                             several make a comparison
+  --dataset=NAME             ml-100k (default), Amazon_<Category> (downloaded if missing), or a folder of yours
+  --data_path=FOLDER         where datasets are: FOLDER/NAME/NAME.inter (default: dataset)
+  --seed=N, --seeds=N,N,...  random seed; several make a comparison with mean and standard deviation
+  --preset=NAME[,NAME...]    properties/preset/<Model>/NAME.yaml: {presets}
+  --config_files="A B"       YAML files; later ones win
+
+How to run
+  --resume                   continue the latest unfinished run of the same configuration
+  --rerun                    in a comparison, train again what is finished
+  --output_dir=FOLDER        where run directories go (default: runs)
+  --save_topk=K              save the K best items of every test user
+  --repeatable=False         filter seen items (those of the user's history) out of every ranking
+
+Use a finished run
+  --retest=RUN               test its weights with other settings, without training: --beam_size=64 ...
+  --recommend=RUN            print recommended items with titles and scores
+  --history="ID ID ..."      the user's items, most recent last; ids with spaces as a list: '["an id", "other"]'
+  --topk=K                   how many to recommend (default: 10)
+  --explain                  show in which order the digits of each SID were filled, and with what probability
+  --skip_unknown             ignore item ids that the model does not know, instead of refusing them
+
+Any key of properties/*.yaml or of RecBole can be set: --epochs=N --learning_rate=X --beam_size=N ...
+  --help KEY                 describes one key; docs/configuration.md has them all
+
+Values are YAML. Precedence: RecBole's defaults < properties/overall.yaml < properties/tokenizer.yaml
+< properties/model/<Model>.yaml < properties/dataset/<dataset>.yaml < presets < config files < command line.
+Exit codes: 0 done, 1 a model of a comparison failed, 2 wrong input, 130 and 143 stopped by a signal (state saved).
+"""
+
+FLAGS = {"resume", "rerun", "explain", "skip_unknown"}
+# Words of the command line that are not configuration keys.
+COMMANDS = FLAGS | {"help", "model", "dataset", "seeds", "preset", "config_files", "retest", "recommend", "history"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    asked = [index for index, word in enumerate(arguments) if word in ("--help", "-h")]
+    if asked:
+        return exit_code(lambda: _help(arguments[asked[0] + 1 :]))
+    return exit_code(lambda: _main(parse_arguments(arguments, FLAGS)))
+
+
+def _help(keys: list[str]) -> int:
+    from recbole_diffgrm.cli.reference import describe_key
+    from recbole_diffgrm.models import MODELS, model_names, preset_names
+
+    if keys:
+        for key in keys:
+            print(describe_key(key.lstrip("-")))
+        return 0
+    theirs = [name for name in ("SASRec", "BERT4Rec", "GRU4Rec", "HGN", "FDSA", "S3Rec") if name in model_names()]
+    presets = [f"{', '.join(names)} ({model})" for model in MODELS if (names := preset_names(model))]
+    models = f"{', '.join(MODELS)} and RecBole's {', '.join(theirs)} and more"
+    print(USAGE.format(models=models, presets="; ".join(presets)), end="")
+    return 0
+
+
+def _main(options: dict[str, Any]) -> int:
+    if "retest" in options:
+        return _retest(options.pop("retest"), options)
+    if "recommend" in options:
+        return _recommend(options.pop("recommend"), options)
+    for key in {"history", "explain", "skip_unknown"} & set(options):
+        raise UserError(f"--{key} belongs to --recommend=RUN")
+    models = split_names(options.pop("model", "DiffGRM"), "model")
+    dataset = options.pop("dataset", "ml-100k")
+    config_files = str(options.pop("config_files", "")).split()
+    seeds = _parse_seeds(options.pop("seeds", []))
+    if options.get("resume") and options.get("rerun"):
+        raise UserError("--resume and --rerun: give one of them")
+    if seeds and "seed" in options:
+        raise UserError("--seed and --seeds: give one of them")
+    if len(models) > 1 or len(seeds) > 1:
+        return _compare(models, dataset, config_files, seeds, options)
+    from recbole_diffgrm.experiments.pipeline import run
+
+    options.pop("rerun", None)
+    if seeds:
+        options["seed"] = seeds[0]
+    return _print_result(run(models[0], dataset, config_files, **options))
+
+
+def _compare(
+    models: list[str], dataset: str, config_files: list[str], seeds: list[int], options: dict[str, Any]
+) -> int:
+    from recbole_diffgrm.experiments.comparison import compare
+
+    comparison = compare(models, dataset, config_files, seeds=seeds, **options)
+    for level, table in comparison.tables("simple").items():
+        print(f"\n{dataset}: test metrics, {level}\n\n{table}")
+    print()
+    for row in comparison.rows:
+        for run in row.runs:
+            print(f"{run.model}, seed {run.seed}: {run.run_dir}")
+    print(f"comparison: {comparison.path}")
+    failed = [(row.name, error) for row in comparison.rows for error in row.errors]
+    for name, error in failed:
+        print(f"error: {name}: {error}", file=sys.stderr)
+    if not failed:
+        return 0
+    nothing_ran = not any(row.runs for row in comparison.rows)
+    return 2 if nothing_ran and all(isinstance(error, UserError) for _, error in failed) else 1
+
+
+def _retest(run_dir: Any, options: dict[str, Any]) -> int:
+    from recbole_diffgrm.experiments.pipeline import retest
+
+    if not isinstance(run_dir, str) or not run_dir:
+        raise UserError("--retest=RUN needs the directory of a finished run")
+    return _print_result(retest(run_dir, **options))
+
+
+def _print_result(result) -> int:
+    from tabulate import tabulate
+
+    from recbole_diffgrm.evaluation.ranks import LEVELS, RANKINGS
+    from recbole_diffgrm.evaluation.sid_metrics import describe_shares, is_sid_metric
+
+    epochs = f", best epoch {result.best_epoch} of {result.epochs}" if result.epochs else ""
+    print(f"\n{result.dataset}, seed {result.seed}{epochs}")
+    parts = {"validation": result.valid}
+    parts |= {f"test, {RANKINGS[ranking]}": metrics for ranking, metrics in result.test.items()}
+    names = next((list(metrics) for metrics in reversed(parts.values()) if metrics), [])
+    for level, words in LEVELS.items():
+        of_level = [name for name in names if is_sid_metric(name) == (level == "sid")]
+        if of_level:
+            rows = [(part, *(metrics[name] for name in of_level)) for part, metrics in parts.items() if metrics]
+            print("\n" + tabulate(rows, [f"{result.model}, {words}", *of_level], floatfmt=".4f"))
+    if result.sid_shares:
+        print("\n" + describe_shares(result.sid_shares))
+    print(f"\nresults: {result.run_dir}")
+    return 0
+
+
+def _recommend(run_dir: Any, options: dict[str, Any]) -> int:
+    from tabulate import tabulate
+
+    from recbole_diffgrm.serving.recommender import Recommender
+
+    if not isinstance(run_dir, str) or not run_dir:
+        raise UserError("--recommend=RUN needs the directory of a finished run")
+    history = _parse_history(options.pop("history", ""))
+    k, explain = options.pop("topk", 10), options.pop("explain", False)
+    skip_unknown = options.pop("skip_unknown", False)
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise UserError(f"--topk must be a whole number for recommendations, not {k!r}")
+    recommender = Recommender.load(run_dir, **options)
+    paths = recommender.explain(history, skip_unknown=skip_unknown) if explain else {}
+    recommended = recommender.recommend([history], k, skip_unknown=skip_unknown)[0]
+    print(
+        tabulate(
+            [(rank, one.item, one.title, one.score) for rank, one in enumerate(recommended, start=1)],
+            ["", "item", "title", "score"],
+            floatfmt=".4f",
+            disable_numparse=[1, 2],
+        )
+    )
+    if explain:
+        print("\nHow their SIDs were filled, digit=code and the code's probability:")
+        for rank, one in enumerate(recommended, start=1):
+            path = paths.get(recommender.sid(one.item), [])
+            steps = " -> ".join(f"{d.digit + 1}={d.code} ({d.probability:.0%})" for d in path)
+            why = "popular, fills the list" if one.score == -math.inf else "ranked by its item score"
+            print(f"{rank:>3}  {one.item}: {steps or f'not generated: {why}'}")
+    return 0
+
+
+def _parse_history(text: Any) -> list[str]:
+    """ID ID ..., or a YAML list for ids with spaces in them."""
+    from recbole_diffgrm.config.layers import parse_value
+
+    text = "" if text is True else str(text).strip()
+    history = parse_value(text, "history") if text.startswith("[") else text.split()
+    if not isinstance(history, list) or not history:
+        raise UserError('--history="ID ID ..." is missing: the items of the user, most recent last')
+    return [str(item) for item in history]
+
+
+def _parse_seeds(value: Any) -> list[int]:
+    parts = value if isinstance(value, list) else str(value).split(",")
+    try:
+        return [int(str(part)) for part in parts]
+    except ValueError:
+        raise UserError(f"--seeds must be whole numbers such as 1,2,3, not {value!r}") from None

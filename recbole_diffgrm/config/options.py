@@ -1,0 +1,279 @@
+"""What a key may hold: its type, range and description, each declared once, here or beside the component that reads it.
+
+A group of keys is a subclass of `Options`; a model's `Options` inherits the groups it reads. Defaults are in
+properties/*.yaml; docs/configuration.md, properties/schema.json and `--help KEY` are made from both (config.reference).
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic.fields import FieldInfo
+
+from recbole_diffgrm.errors import UserError
+
+# What of a run a key can change. A finished run may be tested again with other `validation` and `evaluation` keys,
+# recommends with other `evaluation` keys, and is the same run whatever the keys that affect `nothing`. A `file` counts
+# by its content, which is hashed with the data, not by its path.
+Affects = Literal["training", "validation", "evaluation", "nothing", "file"]
+
+
+def option(description: str, *, affects: Affects = "training", expected: str | None = None, **constraints: Any) -> Any:
+    """A key. `expected`: its values in words, where the type cannot say it; `constraints` are pydantic's (ge, ...)."""
+    extra: dict[str, Any] = {"affects": affects} | ({"expected": expected} if expected else {})
+    return Field(description=description, json_schema_extra=extra, **constraints)
+
+
+class Options(BaseModel):
+    """Strict: a text is not a number, True is not 1."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def keys(cls, *affects: Affects) -> set[str]:
+        """All of them, or those that affect something named."""
+        return {name for name, field in cls.model_fields.items() if not affects or what_it_affects(field) in affects}
+
+    def check_unused(self, info: ValidationInfo, key: str, reason: str) -> None:
+        """Refuse a key that is set, to another value than its default, where nothing reads it."""
+        defaults = (info.context or {}).get("defaults", {})
+        if key in defaults and getattr(self, key) != defaults[key]:
+            raise UserError(f"{key}: {reason}")
+
+
+def what_it_affects(field: FieldInfo) -> Affects:
+    extra = field.json_schema_extra
+    return extra.get("affects", "training") if isinstance(extra, dict) else "training"  # type: ignore[return-value]
+
+
+def expected_words(schema: Mapping[str, Any]) -> str:
+    """The values that a key's JSON schema allows, in words: `a whole number of at least 1, or ~`."""
+    if "expected" in schema:
+        return str(schema["expected"])
+    if "anyOf" in schema:
+        parts = [part for part in schema["anyOf"] if part.get("type") != "null"]
+        words = " or ".join(map(expected_words, parts))
+        return words + ", or ~" if len(parts) < len(schema["anyOf"]) else words
+    if "enum" in schema:
+        return "one of " + ", ".join(map(str, schema["enum"]))
+    if "const" in schema:
+        return str(schema["const"])
+    if schema.get("type") == "array":
+        return f"a list, each {expected_words(schema.get('items', {}))}" if schema.get("items") else "a list"
+    kinds = {
+        "integer": "a whole number",
+        "number": "a number",
+        "boolean": "True or False",
+        "string": "text",
+        "object": "a mapping such as {key: value}",
+    }
+    words = kinds.get(str(schema.get("type")), "a value")
+    limits = [
+        f"{phrase} {schema[name]:g}"
+        for name, phrase in (
+            ("minimum", "of at least"),
+            ("exclusiveMinimum", "above"),
+            ("maximum", "at most"),
+            ("exclusiveMaximum", "below"),
+        )
+        if name in schema
+    ]
+    return " ".join([words, " and ".join(limits)]).strip()
+
+
+# Types that several groups use
+
+PositiveInt = Annotated[int, Field(ge=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Text = Annotated[str, Field(min_length=1)]
+Names = Annotated[list[Text], Field(min_length=1, json_schema_extra={"expected": "a list of names"})]
+
+
+def _as_list(value: Any) -> Any:
+    """YAML people write `topk: 10` and Python people (5, 10)."""
+    return list(value) if isinstance(value, tuple) else [value] if isinstance(value, str | int) else value
+
+
+def _is_interval(value: str) -> str:
+    if not re.fullmatch(r"[\[(]\s*\d+\s*,\s*(\d+|inf)\s*[\])]", value):
+        raise ValueError
+    return value
+
+
+def _is_url(value: str) -> str:
+    if not re.match(r"https?://.", value):
+        raise ValueError
+    return value
+
+
+def _has_inter(value: dict[str, list[str]]) -> dict[str, list[str]]:
+    if "inter" not in value:
+        raise ValueError
+    return value
+
+
+def _clip_limit(value: Any) -> Any:
+    """RecBole writes {max_norm: 1.0}."""
+    return value["max_norm"] if isinstance(value, dict) and set(value) == {"max_norm"} else value
+
+
+def _is_neg_sampling(value: dict[str, Any]) -> dict[str, Any]:
+    def is_int(v: Any) -> bool:
+        return isinstance(v, int) and not isinstance(v, bool) and v >= 1
+
+    def is_number(v: Any) -> bool:
+        return isinstance(v, int | float) and not isinstance(v, bool) and v >= 0
+
+    checks = {"distribution": {"uniform", "popularity"}.__contains__, "sample_num": is_int, "alpha": is_number}
+    if not set(value) <= set(checks) or not all(checks[key](part) for key, part in value.items()):
+        raise ValueError
+    return value
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+Interval = Annotated[
+    str, AfterValidator(_is_interval), Field(json_schema_extra={"expected": "an interval such as [5,inf)"})
+]
+COLUMNS = "lists of columns such as {inter: [user_id, item_id, timestamp]}"
+
+
+# Groups of keys that every model reads
+
+
+class DataOptions(Options):
+    """Data"""
+
+    data_path: Text = option("Folder that holds one folder of atomic files per dataset.", affects="nothing")
+    amazon_url: Annotated[str, AfterValidator(_is_url)] = option(
+        "Where Amazon_<Category> archives are downloaded from.", affects="nothing", expected="an address http(s)://..."
+    )
+    MAX_ITEM_LIST_LENGTH: PositiveInt = option("Length of the history a model sees: its most recent items.")
+    load_col: Annotated[dict[str, Names], AfterValidator(_has_inter)] = option(
+        "Columns that RecBole loads. Item text for semantic IDs is read separately.", expected=COLUMNS
+    )
+    unload_col: dict[str, Names] | None = option("Columns not to load, instead of load_col.", expected=COLUMNS)
+    seq_len: dict[str, int] | None = option("Longest list kept of each list column, such as {categories: 5}.")
+    filter_inter_by_user_or_item: bool = option("Drop interactions whose user or item has no line in .user or .item.")
+    user_inter_num_interval: Interval | None = option("Keep users with this many interactions; ~ keeps all.")
+    item_inter_num_interval: Interval | None = option("Keep items with this many interactions; ~ keeps all.")
+    rm_dup_inter: Literal["first", "last"] | None = option("Which of repeated user-item pairs to keep; ~ keeps all.")
+    val_interval: dict[str, Any] | None = option("RecBole's filter by value, such as {rating: '[3,inf)'}.")
+    threshold: dict[str, Any] | None = option("RecBole's labels by threshold; sequential models do not read labels.")
+    normalize_all: bool | None = option("Scale every float column to 0..1.")
+    normalize_field: Names | None = option("Scale these float columns to 0..1.")
+
+
+class SampleOptions(Options):
+    """Training samples"""
+
+    sliding_window: bool = option("Every item of a user is a target in turn; False: only the last one.")
+    min_history: PositiveInt = option("Fewest items before a target.")
+    max_history: PositiveInt | None = option(
+        "Sliding window: most items before a target; a user's later targets are left out. ~ takes all (models see "
+        "MAX_ITEM_LIST_LENGTH of them)."
+    )
+
+    @model_validator(mode="after")
+    def _history_range(self) -> "SampleOptions":
+        if self.sliding_window and self.max_history is not None and self.max_history < self.min_history:
+            raise UserError(f"max_history ({self.max_history}) is below min_history ({self.min_history})")
+        return self
+
+
+class EvaluationOptions(Options):
+    """Evaluation"""
+
+    eval_args: dict[str, Any] = option(
+        "RecBole's evaluation protocol: {split: {LS: valid_and_test | valid_only | test_only}, group_by: user, "
+        "order: TO, mode: full}: leave the last item out, rank the whole catalogue."
+    )
+    repeatable: bool = option(
+        "Rank all items in validation and first in the test; False filters seen items (those of the user's history) "
+        "out of every ranking.",
+        affects="evaluation",
+    )
+    metrics: Annotated[Names, BeforeValidator(_as_list)] = option(
+        "RecBole's ranking metrics.", expected="a list of metric names"
+    )
+    topk: Annotated[list[PositiveInt], BeforeValidator(_as_list)] = option(
+        "Cut-offs of the metrics.", min_length=1, expected="a list of whole numbers of at least 1, such as [5, 10]"
+    )
+    valid_metric: Text = option(
+        "Selects the best epoch: a metric, or a weighted sum such as 0.8*NDCG@10+0.2*Recall@10; compared unrounded."
+    )
+    eval_batch_size: PositiveInt = option(
+        "Users per evaluation batch (fewer where the catalogue is large).", affects="evaluation"
+    )
+    num_valid_users: PositiveInt | None = option(
+        "Validate on a random subset of this many users, the same in every epoch; ~ on all.", affects="validation"
+    )
+
+
+class TrainingOptions(Options):
+    """Training"""
+
+    epochs: NonNegativeInt = option("Most passes over the training samples.")
+    stopping_step: PositiveInt = option("Early-stopping patience: evaluations without a better score.")
+    eval_step: PositiveInt = option("Epochs between evaluations.")
+    eval_from: PositiveInt = option("First epoch that is evaluated.")
+    train_batch_size: PositiveInt = option("Training samples per step.")
+    learner: Annotated[Literal["adam", "adamw", "sgd", "adagrad", "rmsprop"], BeforeValidator(_lower)] = option(
+        "Optimizer."
+    )
+    learning_rate: PositiveFloat = option("Peak learning rate.")
+    scheduler: Literal["constant", "linear", "cosine"] = option(
+        "Learning rate after warm-up: constant, or decaying to 0 at the last epoch."
+    )
+    warmup_steps: NonNegativeInt = option("Steps in which the learning rate grows linearly from 0.")
+    clip_grad_norm: Annotated[PositiveFloat | None, BeforeValidator(_clip_limit)] = option(
+        "Largest gradient norm; ~ does not clip.", expected="a number above 0 or {max_norm: 1.0}, or ~"
+    )
+    weight_decay: NonNegativeFloat = option("Weight decay of the optimizer.")
+    train_neg_sample_args: Annotated[dict[str, Any], AfterValidator(_is_neg_sampling)] | None = option(
+        "Negative items for pairwise losses (loss_type BPR); ~ samples one uniformly where a model needs it.",
+        expected="a mapping such as {distribution: uniform, sample_num: 1, alpha: 1.0}, or ~",
+    )
+    transform: Literal["mask_itemseq", "inverse_itemseq", "crop_itemseq", "reorder_itemseq"] | None = option(
+        "RecBole's augmentation of histories."
+    )
+    ema_decay: Probability | None = option(
+        "Evaluate and keep an exponential moving average of the weights, such as 0.999; ~ the weights themselves."
+    )
+    enable_amp: bool = option(
+        "Mixed precision: float16 on a GPU, bfloat16 on a CPU (faster there if it has avx512_bf16 or amx_bf16)."
+    )
+    compile: bool = option("torch.compile, for GPUs; on a CPU compiling takes many minutes.")
+    shuffle: bool = option("Shuffle the training samples in every epoch.")
+
+
+class RunOptions(Options):
+    """Running"""
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = option("Random seed.", expected="a whole number from 0 to 4294967295")
+    output_dir: Text = option("Run directories are created below this folder.", affects="nothing")
+    checkpoint_seconds: PositiveFloat = option(
+        "Seconds between checkpoints inside an epoch; there is one at the end of every epoch anyway.", affects="nothing"
+    )
+    save_topk: NonNegativeInt = option("Save this many best items of every test user.", affects="nothing")
+    show_progress: bool = option("Progress bars on a terminal.", affects="nothing")
+    use_gpu: bool = option("Use a GPU where there is one.")
+    gpu_id: int | str = option("Which GPU.", affects="nothing", expected="the number of a GPU")
+    reproducibility: bool = option("Deterministic algorithms where the device has them.")
+    state: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)] = option(
+        "Log level.", affects="nothing"
+    )
+
+
+class GeneralOptions(DataOptions, SampleOptions, EvaluationOptions, TrainingOptions, RunOptions):
+    """Every model reads these."""

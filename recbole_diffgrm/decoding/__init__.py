@@ -1,1 +1,0 @@
-"""From the network's predictions to ranked IDs, and from IDs to items."""

@@ -1,0 +1,127 @@
+"""One pass over validation or test users: ranks of the targets and RecBole's own metrics, at full precision.
+
+A model's candidates are computed once per batch and ranked in one or two ways (evaluation.ranks).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from recbole.evaluator import Evaluator
+from recbole.evaluator.collector import DataStruct
+from torch import Tensor
+from tqdm import tqdm
+
+from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.data.loader import EvalLoader
+from recbole_diffgrm.evaluation.ranks import rank_name
+from recbole_diffgrm.evaluation.sid_metrics import sid_metrics, sid_shares
+from recbole_diffgrm.evaluation.significance import TESTED_K
+from recbole_diffgrm.generation.item_ranking import SeenPairs
+from recbole_diffgrm.models.base import ModelInterface
+from recbole_diffgrm.models.candidates import NOT_RANKED, Candidates
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Of one ranking."""
+
+    metrics: dict[str, float]  # such as ndcg@10, unrounded; sid_*: hits on SIDs, all others: on items
+    ranks: Tensor  # [users] int32 rank of each user's target item from 1, in the order of the dataset's samples
+    top: Tensor | None  # [users, k] int32 item numbers, best first
+    sid_ranks: Tensor | None = None  # [users] int32 rank of the target's SID
+    sid_shares: dict[str, float] = field(default_factory=dict)
+
+    def named_ranks(self, ranking: str) -> dict[str, Tensor]:
+        """By level and ranking, as in ranks.npz."""
+        named = {rank_name("item", ranking): self.ranks}
+        return named if self.sid_ranks is None else named | {rank_name("sid", ranking): self.sid_ranks}
+
+
+def asked_ranking(config: Config) -> str:
+    """The ranking that `repeatable` asks for: validation and saved lists use it."""
+    return "all" if config["repeatable"] else "unseen"
+
+
+@torch.inference_mode()
+def evaluate(
+    config: Config,
+    model: ModelInterface,
+    loader: EvalLoader,
+    rankings: Sequence[str] = (),
+    save_top: int = 0,
+    label: str = "evaluation",
+    check_stop: Callable[[], None] = lambda: None,
+    validation: bool = False,
+) -> dict[str, Evaluation]:
+    """{ranking: evaluation} from one pass of the model; by default of the ranking asked for alone. The `save_top` best
+    items of each user are kept for the first ranking. `validation`: a model may spend less on each user."""
+    rankings = rankings or [asked_ranking(config)]
+    tallies = {
+        ranking: _Tally(config, loader, 0 if number else save_top, model.needs_sids)
+        for number, ranking in enumerate(rankings)
+    }
+    depth = max(tally.depth for tally in tallies.values())
+    model.eval()
+    quiet = None if config["show_progress"] else True  # None: quiet unless on a terminal
+    with tqdm(total=len(loader.samples), desc=label, unit="user", disable=quiet, leave=False) as bar:
+        for index, batch in loader:
+            check_stop()
+            device = config["device"]
+            target = batch.target.to(device)
+            candidates = model.candidates(batch.interaction.to(device), depth, validation)
+            seen = (batch.seen[0].to(device), batch.seen[1].to(device))
+            for ranking, tally in tallies.items():
+                tally.add(index, target, candidates, seen if ranking == "unseen" else None)
+            bar.update(len(index))
+    return {ranking: tally.evaluation() for ranking, tally in tallies.items()}
+
+
+class _Tally:
+    """The results of one ranking, user by user."""
+
+    def __init__(self, config: Config, loader: EvalLoader, save_top: int, has_sids: bool):
+        self.config, self.loader = config, loader
+        self.evaluator = Evaluator(config)
+        self.needs = {need for metric in self.evaluator.metric_class.values() for need in metric.metric_need}
+        self.longest = max(config["topk"])
+        self.save_top = min(save_top, loader.dataset.item_num - 1)
+        self.width = max(self.save_top, self.longest if "rec.items" in self.needs else 0)
+        self.depth = max(self.width, self.longest, TESTED_K)
+        num_users = len(loader.samples)
+        self.ranks = torch.full((num_users,), NOT_RANKED, dtype=torch.int32)
+        self.sid_ranks = self.ranks.clone() if has_sids else None
+        self.top = torch.zeros(num_users, self.width, dtype=torch.int32)
+        self.sid_counts: Counter[str] = Counter()
+
+    def add(self, index: Tensor, target: Tensor, candidates: Candidates, exclude: SeenPairs | None) -> None:
+        self.ranks[index] = candidates.target_rank(target, exclude).cpu()
+        if self.sid_ranks is not None:
+            sid_ranks = candidates.sid_target_rank(target, exclude)
+            assert sid_ranks is not None
+            self.sid_ranks[index] = sid_ranks.cpu()
+            self.sid_counts.update(candidates.count_sids(target, self.longest, exclude))
+        if self.width:
+            items = candidates.top_k(self.width, exclude).items
+            self.top[index, : items.shape[1]] = items.int().cpu()
+
+    def evaluation(self) -> Evaluation:
+        collected = DataStruct()
+        collected.set("rec.topk", _hits(self.ranks, self.longest))
+        if "rec.items" in self.needs:
+            collected.set("rec.items", self.top[:, : self.longest].long())
+        collected.set("data.num_items", self.loader.dataset.item_num)
+        collected.set("data.count_items", self.loader.item_counts)
+        metrics = {name: float(value) for name, value in self.evaluator.evaluate(collected).items()}
+        top = self.top[:, : self.save_top] if self.save_top else None
+        if self.sid_ranks is None:
+            return Evaluation(metrics, self.ranks, top)
+        metrics |= sid_metrics(self.sid_ranks, self.config["topk"])
+        return Evaluation(metrics, self.ranks, top, self.sid_ranks, sid_shares(self.sid_counts, self.longest))
+
+
+def _hits(ranks: Tensor, longest: int) -> Tensor:
+    """RecBole's rec.topk: [users, longest + 1], 1 at the target's rank, and the number of targets (one) at the end."""
+    hits = (ranks[:, None] == torch.arange(1, longest + 1)).int()  # [users, longest]
+    return torch.cat((hits, torch.ones(len(ranks), 1, dtype=torch.int32)), 1)

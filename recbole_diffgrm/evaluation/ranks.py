@@ -1,0 +1,29 @@
+"""Two levels x two rankings: what the ranks of a test are called, and the file that keeps them.
+
+Levels: `item`, a hit is the target item (RecBole's); `sid`, a hit is the target's semantic ID (the paper's). Rankings:
+`all` items (RecBole's); `unseen`, items of the user's history filtered out. Where nobody buys twice the first ranking
+mostly measures who ranks bought items last, so a test reports both.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+LEVELS = {"item": "item level", "sid": "SID level"}
+RANKINGS = {"all": "all items", "unseen": "seen items filtered"}
+RANKS_FILE = "ranks.npz"
+
+
+def rank_name(level: str, ranking: str) -> str:
+    """Of an array in ranks.npz: item_all, item_unseen, sid_all, sid_unseen."""
+    return f"{level}_{ranking}"
+
+
+def save_ranks(run_dir: Path, users: Array, targets: Array, ranks: Mapping[str, Array]) -> None:
+    """ranks.npz: test users, their targets, and the rank of each target by `rank_name`."""
+    np.savez_compressed(run_dir / RANKS_FILE, user=users, target=targets, **ranks)

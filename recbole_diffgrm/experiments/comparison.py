@@ -1,0 +1,251 @@
+"""Several models and seeds on one dataset: run what is missing, then write tables, tests and a chart.
+
+comparison.json, beside comparison.md, .csv and .png:
+
+    {"dataset": "ml-100k",
+     "best": {"item_all": "SASRec", "item_unseen": "SASRec"},          model with the highest mean NDCG@10, per key
+     "models": [{"model": "DiffGRM",
+                 "p_values": {"item_all": 0.01, "item_unseen": 0.2},   against the best model; none for the best itself
+                 "mean": {"all": {"ndcg@10": 0.1, "sid_ndcg@10": 0.2, ...}, "unseen": {...}},   over seeds
+                 "runs": [{"seed": 1, "run_dir": "runs/...", "test": {"all": {...}, "unseen": {...}}}, ...],
+                 "errors": []}, ...]}
+
+Keys such as `item_all`, level and ranking, are the names in ranks.npz (evaluation/ranks.py). With `repeatable: False`
+only the ranking `unseen` is there.
+"""
+
+import csv
+import io
+import itertools
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recbole_diffgrm.config.build import Config, metric_names
+from recbole_diffgrm.data.source import check_files
+from recbole_diffgrm.errors import Interrupted, UserError
+from recbole_diffgrm.evaluation.ranks import RANKINGS, rank_name
+from recbole_diffgrm.evaluation.sid_metrics import SID_SHARES, is_sid_metric
+from recbole_diffgrm.experiments import results_table
+from recbole_diffgrm.experiments.pipeline import run_config
+from recbole_diffgrm.experiments.results_table import Row, describe
+from recbole_diffgrm.files import write_json, write_text
+from recbole_diffgrm.models import build_config
+
+
+@dataclass(frozen=True)
+class Comparison:
+    dataset: str
+    metrics: list[str]  # of the item level
+    rows: list[Row]  # one per model, in the order given
+    best: dict[str, str]  # {key: model with the highest mean NDCG@10}
+    p_values: dict[str, dict[str, float]]  # {model: {key: p-value against the best model}}
+    path: Path | None = None
+
+    @property
+    def rankings(self) -> list[str]:
+        """Those that were tested; the first one is the configured ranking."""
+        tested = {ranking for row in self.rows for run in row.runs for ranking in run.test}
+        return [ranking for ranking in RANKINGS if ranking in tested] or ["all"]
+
+    @property
+    def sid_metrics(self) -> list[str]:
+        """Metrics on semantic IDs, of the models that have them."""
+        tests = [metrics for row in self.rows for run in row.runs for metrics in run.test.values()]
+        return list(dict.fromkeys(name for metrics in tests for name in metrics if is_sid_metric(name)))
+
+    def tables(self, style: str = "github") -> dict[str, str]:
+        """{heading: table}: the item level in each ranking, and the SID level of the models with semantic IDs."""
+        tables = {describe("item", ranking): self._item_table(ranking, style) for ranking in self.rankings}
+        if self.sid_metrics:
+            tables[describe("sid", self.rankings[0])] = self._sid_table(style)
+        return tables
+
+    def _item_table(self, ranking: str, style: str) -> str:
+        head = ["model", *self.metrics, "p (NDCG@10, vs best)"]
+        body = [
+            [row.name, *(row.cell(metric, ranking) for metric in self.metrics), self._p_cell(row, ranking)]
+            for row in self.rows
+        ]
+        if ranking == self.rankings[0]:  # costs are shown once
+            head += ["seconds", "epochs"]
+            for row, line in zip(self.rows, body):
+                seconds = [sum(run.seconds.values()) for run in row.runs]
+                line += [f"{np.mean(seconds):.0f}" if seconds else "", "/".join(str(run.epochs) for run in row.runs)]
+        return results_table.format_table(body, head, style)
+
+    def _sid_table(self, style: str) -> str:
+        body = [
+            [row.name]
+            + [row.cell(metric, self.rankings[0]) for metric in self.sid_metrics]
+            + [f"{np.mean([run.sid_shares[name] for run in row.runs]):.1%}" for name in SID_SHARES]
+            for row in self.rows
+            if any(run.sid_shares for run in row.runs)
+        ]
+        return results_table.format_table(body, ["model", *self.sid_metrics, *SID_SHARES], style)
+
+    def _p_cell(self, row: Row, ranking: str) -> str:
+        key = rank_name("item", ranking)
+        if self.best.get(key) == row.name:
+            return "best"
+        p_values = self.p_values[row.name]
+        return f"{p_values[key]:.2g}" if key in p_values else ""
+
+
+def compare(
+    models: Sequence[str],
+    dataset: str,
+    config_files: str | Path | Sequence[str | Path] = (),
+    *,
+    preset: str | Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    resume: bool = False,
+    rerun: bool = False,
+    **overrides: Any,
+) -> Comparison:
+    """Run every model with every seed. A finished run of the same configuration is used again unless `rerun`."""
+    if len(set(models)) != len(models):
+        raise UserError(f"model: {', '.join(models)} names a model twice")
+    if len(set(seeds)) != len(seeds):
+        raise UserError(f"seeds: {', '.join(map(str, seeds))} names a seed twice")
+    if resume and rerun:
+        raise UserError("resume and rerun: give one of them")
+    if seeds and "seed" in overrides:
+        raise UserError("seed and seeds: give one of them")
+    configs = {  # build all of them first: a mistake in the last one shows before the first one trains
+        model: [
+            build_config(model, dataset, config_files, {**overrides, **seed}, presets=preset, compared_with=models)
+            for seed in ([{"seed": seed} for seed in seeds] or [{}])
+        ]
+        for model in models
+    }
+    first = configs[models[0]][0]
+    metrics = [name.lower() for name in metric_names(first.values)]
+    for config in itertools.chain(*configs.values()):
+        if config["eval_args"]["split"]["LS"] == "valid_only":
+            raise UserError("eval_args: a comparison needs test users, and the split valid_only has none")
+        if [name.lower() for name in metric_names(config.values)] != metrics:
+            raise UserError(f"metrics and topk: those of {config.model} and {first.model} differ")
+        check_files(config)
+    rows = [_run_model(model, of_model, resume=resume, reuse=not rerun) for model, of_model in configs.items()]
+    comparison = Comparison(dataset, metrics, rows, *_test_rows(rows))
+    return _save(comparison, Path(first["output_dir"]) / dataset)
+
+
+def _run_model(model: str, configs: list[Config], resume: bool, reuse: bool) -> Row:
+    row = Row(model, [])
+    for config in configs:
+        try:
+            row.runs.append(run_config(config, resume=resume, reuse=reuse))
+        except Interrupted:
+            raise
+        except Exception as error:  # one model failing must not lose the others
+            if not isinstance(error, UserError):
+                traceback.print_exc()
+            row.errors.append(error)
+    return row
+
+
+def _test_rows(rows: list[Row]) -> tuple[dict[str, str], dict[str, dict[str, float]]]:
+    """The best model at the item level in each ranking, and the p-values of the others against it."""
+    ranks = {row.name: [results_table.load_ranks(run) for run in row.runs] for row in rows}
+    best: dict[str, str] = {}
+    p_values: dict[str, dict[str, float]] = {row.name: {} for row in rows}
+    for ranking in RANKINGS:
+        ndcg = {name: results_table.per_user_ndcg(of_row, "item", ranking) for name, of_row in ranks.items()}
+        winner, tests = results_table.compare_with_best({name: v for name, v in ndcg.items() if v is not None})
+        key = rank_name("item", ranking)
+        if winner is not None:
+            best[key] = winner
+        for name, p_value in tests.items():
+            p_values[name][key] = p_value
+    return best, p_values
+
+
+def _save(comparison: Comparison, parent: Path) -> Comparison:
+    """comparison.md, .csv, .json and .png in a new directory."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    names = itertools.chain([stamp], (f"{stamp}.{attempt}" for attempt in itertools.count(1)))
+    path = next(path for path in (parent / f"comparison-{name}" for name in names) if not path.exists())
+    path.mkdir(parents=True)
+    comparison = replace(comparison, path=path)
+    write_text(_to_markdown(comparison), path / "comparison.md")
+    write_text(_to_csv(comparison), path / "comparison.csv")
+    write_json(_to_json(comparison), path / "comparison.json")
+    if any(row.runs for row in comparison.rows):
+        _draw(comparison, path / "comparison.png")
+    return comparison
+
+
+def _to_markdown(comparison: Comparison) -> str:
+    parts = [f"# {comparison.dataset}: test metrics"]
+    for heading, table in comparison.tables().items():
+        parts += [f"## {heading[0].upper() + heading[1:]}", table]
+    if comparison.sid_metrics:
+        parts.append("; ".join(f"{name}: share {words}" for name, words in SID_SHARES.items()) + ".")
+    seeds = sorted({run.seed for row in comparison.rows for run in row.runs})
+    test = "p: paired t-test of the users' NDCG@10 (mean over seeds) against the best model."
+    parts.append(f"Seeds: {', '.join(map(str, seeds))}. {test}")
+    parts += [f"Failed: {row.name}: {error}" for row in comparison.rows for error in row.errors]
+    return "\n\n".join(parts) + "\n"
+
+
+def _to_json(comparison: Comparison) -> dict[str, Any]:
+    """The layout is in the module's docstring."""
+    return {
+        "dataset": comparison.dataset,
+        "best": comparison.best,
+        "models": [
+            {
+                "model": row.name,
+                "p_values": comparison.p_values[row.name],
+                "mean": {ranking: row.means(ranking) for ranking in comparison.rankings},
+                "runs": [{"seed": run.seed, "run_dir": str(run.run_dir), "test": run.test} for run in row.runs],
+                "errors": [f"{type(error).__name__}: {error}" for error in row.errors],
+            }
+            for row in comparison.rows
+        ],
+    }
+
+
+def _to_csv(comparison: Comparison) -> str:
+    """One line per run. Metrics of the ranking `all` have their plain names, those of `unseen` end in _unseen."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = [(metric, ranking) for ranking in RANKINGS for metric in [*comparison.metrics, *comparison.sid_metrics]]
+    names = [metric if ranking == "all" else f"{metric}_{ranking}" for metric, ranking in columns]
+    writer.writerow(["model", "seed", *names, "best_epoch", "epochs", "run_dir"])
+    for row in comparison.rows:
+        for run in row.runs:
+            values = [run.test.get(ranking, {}).get(metric) for metric, ranking in columns]
+            cells = ["" if value is None else repr(value) for value in values]
+            writer.writerow([row.name, run.seed, *cells, run.best_epoch, run.epochs, run.run_dir])
+    return text.getvalue()
+
+
+def _draw(comparison: Comparison, path: Path) -> None:
+    """Bars per metric in the configured ranking, one color per model; a panel per level."""
+    ranking = comparison.rankings[0]
+    levels = {"item": comparison.metrics} | ({"sid": comparison.sid_metrics} if comparison.sid_metrics else {})
+    widest = max(map(len, levels.values()))
+    figure, panels = results_table.new_figure(len(levels), width=max(6, 1.2 * widest), height=4 * len(levels))
+    for axes, (level, metrics) in zip(panels, levels.items()):
+        rows = {
+            number: row
+            for number, row in enumerate(comparison.rows)
+            if all(len(row.values(m, ranking)) for m in metrics)
+        }
+        results_table.draw_bars(
+            axes,
+            metrics,
+            {row.name: [row.values(metric, ranking) for metric in metrics] for row in rows.values()},
+            colors=[f"C{number}" for number in rows],  # a model has the same color in every panel
+        )
+        axes.set_title(f"{comparison.dataset}, test, {describe(level, ranking)}")
+        axes.legend(frameon=False)
+    results_table.save_figure(figure, path, dpi=150)

@@ -1,0 +1,23 @@
+"""What a model reads of the items besides the training samples: popularity, semantic IDs, text vectors."""
+
+import numpy as np
+import torch
+
+from recbole_diffgrm.data.splits import Split
+from recbole_diffgrm.generation.semantic_ids import SemanticIds
+from recbole_diffgrm.tokenizer.pipeline import tokenize
+from recbole_diffgrm.tokenizer.text_vectors import text_vectors
+
+
+def attach_item_data(config, split: Split) -> None:
+    """`popularity` and, for models that need them, `semantic_ids` and `text_vectors` on every part of the split."""
+    semantic_ids = text = None
+    if config.model_class.needs_sids:
+        tokenizer = tokenize(config, split).tokenizer
+        sids = torch.from_numpy(tokenizer.table(split.item_ids.tolist()).astype(np.int64))  # [N, n]
+        sids = torch.cat([sids[:1], sids])  # item 0 is padding
+        semantic_ids = SemanticIds.build(sids, tokenizer.codebook_size, split.popularity, config["sid_collision_order"])
+    if config.model_class.needs_text_vectors(config):
+        text = torch.from_numpy(text_vectors(config, split))  # [num_items, p]
+    for part in split.parts:
+        part.popularity, part.semantic_ids, part.text_vectors = split.popularity, semantic_ids, text

@@ -1,0 +1,272 @@
+"""One run: data, training, test, result. What the command line does, for Python."""
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from recbole.utils import init_seed
+from torch.utils.tensorboard import SummaryWriter
+
+from recbole_diffgrm import memory
+from recbole_diffgrm.config.build import Config, change_config
+from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
+from recbole_diffgrm.data.loader import EvalLoader
+from recbole_diffgrm.data.source import check_files
+from recbole_diffgrm.data.splits import Split, make_split
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
+from recbole_diffgrm.evaluation.ranks import save_ranks
+from recbole_diffgrm.experiments import environment, item_table, run_directory
+from recbole_diffgrm.experiments.item_data import attach_item_data
+from recbole_diffgrm.experiments.result import RunResult
+from recbole_diffgrm.experiments.run_directory import RunDirectory
+from recbole_diffgrm.models import build_config, get_model
+from recbole_diffgrm.models.base import users_per_batch
+from recbole_diffgrm.training import checkpoint
+from recbole_diffgrm.training.signals import StopSignal
+from recbole_diffgrm.training.stages import train_stages
+from recbole_diffgrm.training.trainer import Progress
+
+logger = logging.getLogger(__name__)
+
+
+def run(
+    model: str,
+    dataset: str,
+    config_files: str | Path | Sequence[str | Path] = (),
+    *,
+    preset: str | Sequence[str] = (),
+    resume: bool = False,
+    **overrides: Any,
+) -> RunResult:
+    """Train and test one model. `overrides` are configuration keys, as on the command line.
+
+    >>> result = run("SASRec", "ml-100k", epochs=5)
+    >>> result.test["all"]["ndcg@10"]
+    """
+    return run_config(build_config(model, dataset, config_files, overrides, preset), resume=resume)
+
+
+def retest(run_dir: str | Path, **changes: Any) -> RunResult:
+    """Test the weights of a finished run with other settings of validation and test, without training.
+
+    >>> retest("runs/ml-100k/DiffGRM-...", beam_size=64)
+    """
+    finished = RunResult.load(Path(run_dir))
+    config = retest_config(finished.model, finished.dataset, finished.config, changes)
+    return run_config(config, weights=finished)
+
+
+def retest_config(model: str, dataset: str, values: dict[str, Any], changes: dict[str, Any]) -> Config:
+    """A configuration of which only what training does not read is changed."""
+    model_class = get_model(model)
+    usable = sorted(model_class.Options.keys("validation", "evaluation", "nothing") & set(values))
+    for key in changes:
+        if key not in usable:
+            raise UserError(f"{key} cannot be changed without training again: only {', '.join(usable)} can")
+    return change_config(model_class, dataset, values, changes)
+
+
+def run_config(
+    config: Config, *, resume: bool = False, reuse: bool = False, weights: RunResult | None = None
+) -> RunResult:
+    """`resume` continues the latest unfinished run of this configuration; `reuse` returns a finished one. With the
+    `weights` of another run nothing is trained."""
+    check_files(config)
+    config_hash = run_directory.run_hash(config, weights)
+    finished, unfinished = _earlier_runs(config, config_hash, resume, reuse)
+    if finished:
+        _announce(finished)
+        return finished
+    environment.reset_peak_memory()
+    with ExitStack() as stack:
+        if unfinished:
+            stack.callback(unfinished.release)
+        # Before there is a run directory: data that cannot be used leave none.
+        split = make_split(config, load_dataset(config), config.model_class.sample_unit(config))
+        attach_item_data(config, split)
+        if not unfinished:
+            directory = run_directory.create(config, config_hash)
+            stack.callback(directory.release)
+        run_dir = (unfinished or directory).path
+        stack.enter_context(run_directory.log_to(run_dir, config["state"]))
+        stop = stack.enter_context(StopSignal(run_dir))
+        logger.info(f"{config.model} on {config.dataset}, seed {config['seed']}: {run_dir}")
+        if resume and not unfinished:
+            logger.info("no unfinished run of this configuration: started a new one")
+        return _train_and_test(config, config_hash, split, run_dir, stop, weights)
+
+
+def _train_and_test(
+    config: Config, config_hash: str, split: Split, run_dir: Path, stop: StopSignal, weights: RunResult | None
+) -> RunResult:
+    described = environment.describe()  # now: the checkout may change while the run goes on
+    valid = _eval_loader(config, split, _sample_users(split.valid, config["num_valid_users"], config["seed"]))
+    test = _eval_loader(config, split, split.test)
+    statistics = _describe_data(split, valid, test)
+    item_table.save(config, split.dataset, run_dir)
+    _prepare_process(config)
+    with SummaryWriter(str(run_dir / "tensorboard")) as writer:
+        model, progress = _train(config, split, valid, run_dir, writer, stop, weights)
+        model.load_state_dict(checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"])
+        valid_metrics = progress.best_metrics or _validate(config, model, valid, stop)
+        started = time.monotonic()
+        tested = _test(config, model, test, stop)
+        for name, value in tested.metrics(asked_ranking(config)).items():
+            writer.add_scalar(f"test/{name}", value, progress.best_epoch or 0)
+    if test:
+        _save_rankings(run_dir, split.test, tested)
+    result = RunResult(
+        model=config.model,
+        dataset=config.dataset,
+        seed=config["seed"],
+        config_hash=config_hash,
+        run_dir=run_dir,
+        valid=valid_metrics,
+        test={ranking: evaluation.metrics for ranking, evaluation in tested.rankings.items()},
+        weights_of=weights.config_hash if weights else "",
+        sid_shares=tested.sid_shares or _validation_shares(progress),
+        best_epoch=progress.best_epoch,
+        epochs=progress.epoch,
+        curve=progress.curve,
+        seconds={
+            "train": progress.train_seconds,
+            "valid": progress.valid_seconds,
+            "test": time.monotonic() - started,
+        },
+        peak_memory_mib=environment.peak_memory_mib(),
+        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        statistics=statistics,
+        config=config.values,
+        environment=described,
+    )
+    result.save()
+    metrics = tested.metrics(asked_ranking(config))
+    logger.info("test " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    return result
+
+
+def _train(config, split: Split, valid, run_dir: Path, writer, stop: StopSignal, weights) -> tuple[Any, Progress]:
+    """The model and its training; the best weights are in best.pt."""
+    if config.model_class.trainable and weights is None:
+        return train_stages(config, split.train, valid, run_dir, writer, stop)
+    model = config.model_class(config, split.train).to(config["device"])
+    if weights is None:  # nothing to learn
+        checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
+        return model, Progress(finished=True)
+    checkpoint.save(checkpoint.load(weights.run_dir / "best.pt"), run_dir / "best.pt")
+    done = Progress(finished=True, epoch=weights.epochs, curve=weights.curve, best_epoch=weights.best_epoch)
+    return model, done
+
+
+@dataclass(frozen=True)
+class _Tested:
+    rankings: dict[str, Evaluation] = field(default_factory=dict)  # the one asked for first
+
+    def metrics(self, ranking: str) -> dict[str, float]:
+        return self.rankings[ranking].metrics if self.rankings else {}
+
+    @property
+    def sid_shares(self) -> dict[str, float]:
+        return next((evaluation.sid_shares for evaluation in self.rankings.values()), {})
+
+
+def _test(config, model, test: EvalLoader | None, stop: StopSignal) -> _Tested:
+    if test is None:
+        return _Tested()
+    rankings = list(dict.fromkeys([asked_ranking(config), "unseen"]))
+    return _Tested(evaluate(config, model, test, rankings, config["save_topk"], "test", stop.check))
+
+
+def _validation_shares(progress: Progress) -> dict[str, float]:
+    return next((e.get("sid_shares", {}) for e in progress.curve if e["epoch"] == progress.best_epoch), {})
+
+
+def _validate(config, model, valid: EvalLoader | None, stop: StopSignal) -> dict[str, float]:
+    if valid is None:
+        return {}
+    evaluated = evaluate(config, model, valid, check_stop=stop.check, validation=True)
+    return evaluated[asked_ranking(config)].metrics
+
+
+def _eval_loader(config, split: Split, part: FlatSequentialDataset) -> EvalLoader | None:
+    if len(part) == 0:
+        return None
+    batch_size = users_per_batch(config, part.item_num)
+    return EvalLoader(config, part, config.model_class.variable_length, batch_size, split.target_counts)
+
+
+def _sample_users(part: FlatSequentialDataset, count: int | None, seed: int) -> FlatSequentialDataset:
+    """A random subset of its users, in their order; all for None."""
+    if count is None:
+        return part
+    samples = part.inter_feat
+    chosen = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))[:count].sort().values
+    return part.copy(samples.select(samples.rows[chosen]))
+
+
+def _describe_data(split: Split, valid: EvalLoader | None, test: EvalLoader | None) -> dict[str, Any]:
+    statistics = split.dataset.statistics() | {
+        "train_samples": len(split.train),
+        "valid_users": len(valid.samples) if valid else 0,
+        "test_users": len(test.samples) if test else 0,
+    }
+    logger.info(
+        "{users:,} users, {items:,} items, {interactions:,} interactions; {train_samples:,} training samples, "
+        "{valid_users:,} validation and {test_users:,} test users".format(**statistics)
+    )
+    return statistics
+
+
+def _prepare_process(config) -> None:
+    if config["reproducibility"] and torch.cuda.is_available():
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    on_cpu = torch.device(config["device"]).type == "cpu"
+    if config["enable_amp"] and on_cpu and not environment.has_bfloat16():
+        logger.warning("this processor has no bfloat16 instructions: --enable_amp=False may be faster")
+    memory.keep_freed_memory()
+    init_seed(config["seed"], config["reproducibility"])
+
+
+def _earlier_runs(config, config_hash: str, resume: bool, reuse: bool) -> tuple[RunResult | None, RunDirectory | None]:
+    """A finished run to return, or an unfinished one to go on with (opened), or neither."""
+    finished = run_directory.latest_finished(config, config_hash) if reuse or resume else None
+    if finished and config["save_topk"] > finished.config["save_topk"]:
+        finished = None  # it lacks the lists that are asked for
+    unfinished = run_directory.latest_unfinished(config, config_hash) if resume and not (reuse and finished) else None
+    return (finished if unfinished is None else None), unfinished
+
+
+def _announce(finished: RunResult) -> None:
+    """Say that a run is used again, and whether something it may depend on has changed since."""
+    print(f"{finished.model} on {finished.dataset}, seed {finished.seed}: finished already, in {finished.run_dir}")
+    now = environment.describe()
+    for part in ("commit", "versions", "threads"):
+        if finished.environment[part] != now[part]:
+            print(f"  {part} then: {finished.environment[part]}; now: {now[part]}. --rerun trains it again")
+
+
+def _save_rankings(run_dir: Path, test_set: FlatSequentialDataset, tested: _Tested) -> None:
+    """ranks.npz, and topk.tsv where asked for."""
+    samples = test_set.inter_feat
+    users = np.asarray(test_set.id2token(test_set.uid_field, samples[test_set.uid_field]), dtype=str)
+    targets = np.asarray(test_set.id2token(test_set.iid_field, samples[test_set.iid_field]), dtype=str)
+    named: dict[str, np.ndarray] = {}
+    for ranking, evaluation in tested.rankings.items():
+        named |= {name: ranks.numpy() for name, ranks in evaluation.named_ranks(ranking).items()}
+    save_ranks(run_dir, users, targets, named)
+    top = next(iter(tested.rankings.values())).top
+    if top is None:
+        return
+    with (run_dir / "topk.tsv").open("w", encoding="utf-8") as file:
+        file.write("user_id\trank\titem_id\n")
+        for user, items in zip(users, test_set.id2token(test_set.iid_field, top)):
+            for rank, item in enumerate(items, start=1):
+                if item != "[PAD]":
+                    file.write(f"{user}\t{rank}\t{item}\n")

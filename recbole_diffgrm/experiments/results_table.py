@@ -1,0 +1,140 @@
+"""Tables, tests and bars of test results: one row per model or run, each with one result per seed. Comparisons and
+studies are made of these.
+
+Level and ranking (evaluation/ranks.py) are arguments everywhere. Where one key is needed, as for p-values, it is the
+name of the pair in ranks.npz: `item_all`, `item_unseen`, `sid_all` or `sid_unseen`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tabulate import tabulate
+
+from recbole_diffgrm.evaluation.ranks import LEVELS, RANKINGS, RANKS_FILE, rank_name
+from recbole_diffgrm.evaluation.significance import TESTED_METRIC, Floats, ndcg_at, paired_p_value
+from recbole_diffgrm.experiments.result import RunResult
+
+NO_VALUE = "-"
+
+Ranks = Mapping[str, NDArray[Any]]  # {key: [num_users] rank of each test user's target, from 1}, as in ranks.npz
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model, or a planned run, over its seeds."""
+
+    name: str
+    runs: list[RunResult]
+    errors: list[Exception] = field(default_factory=list)
+
+    def values(self, metric: str, ranking: str = "all") -> Floats:
+        """One per run; empty where the runs have no such metric (no semantic IDs, or the ranking was not tested)."""
+        tests = [run.test.get(ranking, {}) for run in self.runs]
+        return np.array([metrics[metric] for metrics in tests if metric in metrics])
+
+    def cell(self, metric: str, ranking: str = "all") -> str:
+        """Mean, and the standard deviation over seeds where there are several."""
+        values = self.values(metric, ranking)
+        if len(values) == 0:
+            return NO_VALUE if self.runs else "failed"
+        return f"{values.mean():.4f}" + (f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else "")
+
+    def means(self, ranking: str) -> dict[str, float]:
+        """Mean over seeds of every metric of a ranking."""
+        names = dict.fromkeys(name for run in self.runs for name in run.test.get(ranking, {}))
+        return {name: float(self.values(name, ranking).mean()) for name in names}
+
+
+def describe(level: str, ranking: str) -> str:
+    """In words, for headings and legends. Semantic IDs are shown in one ranking only, which goes without saying."""
+    return LEVELS[level] if level == "sid" else f"{LEVELS[level]}, {RANKINGS[ranking]}"
+
+
+def metric_at(level: str, metric: str = TESTED_METRIC) -> str:
+    """The name of a metric at a level: sid_ndcg@10 is ndcg@10 on semantic IDs."""
+    return f"sid_{metric}" if level == "sid" else metric
+
+
+def load_ranks(run: RunResult) -> dict[str, NDArray[Any]]:
+    """All arrays of a run's ranks.npz: the ranks by key, and `user` and `target`."""
+    with np.load(run.run_dir / RANKS_FILE) as saved:
+        return dict(saved)
+
+
+def per_user_ndcg(ranks_of_runs: Sequence[Ranks], level: str, ranking: str) -> Floats | None:
+    """[num_users] NDCG@10, the mean over the runs (seeds); None where a run has no such ranks. Users are in the
+    dataset's order, so models can be compared user by user."""
+    key = rank_name(level, ranking)
+    if not ranks_of_runs or not all(key in ranks for ranks in ranks_of_runs):
+        return None
+    ndcg: Floats = np.mean([ndcg_at(ranks[key]) for ranks in ranks_of_runs], axis=0)
+    return ndcg
+
+
+def compare_with_best(ndcg: Mapping[str, Floats]) -> tuple[str | None, dict[str, float]]:
+    """{name: [num_users]} -> the name with the highest mean, and the p-value of each of the others against it."""
+    if not ndcg:
+        return None, {}
+    best = max(ndcg, key=lambda name: float(ndcg[name].mean()))
+    return best, {name: paired_p_value(values, ndcg[best]) for name, values in ndcg.items() if name != best}
+
+
+def format_table(body: Iterable[Sequence[Any]], head: Sequence[str], style: str = "github") -> str:
+    """`style`: one of tabulate's; `github` is Markdown. Cells are shown as they are."""
+    return tabulate(list(body), list(head), tablefmt=style, disable_numparse=True)
+
+
+def new_figure(rows: int, width: float, height: float) -> tuple[Any, list[Any]]:
+    """A figure with `rows` panels one below the other, and these. matplotlib is imported here: it takes a second."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(rows, figsize=(width, height), layout="constrained", squeeze=False)
+    for axes in panels[:, 0]:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, list(panels[:, 0])
+
+
+def draw_bars(
+    axes: Any,
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[Floats]],
+    *,
+    horizontal: bool = False,
+    colors: Sequence[str] = (),
+) -> None:
+    """Grouped bars: in each group one bar per series, the mean of its values (one per seed), with a whisker of one
+    standard deviation where there are several. Horizontal bars run from the top and have their means beside them."""
+    thickness = 0.8 / max(1, len(series))
+    for number, (label, values) in enumerate(series.items()):
+        offset = (number - (len(series) - 1) / 2) * thickness
+        means = [of_group.mean() if len(of_group) else 0 for of_group in values]
+        spread = [of_group.std(ddof=1) if len(of_group) > 1 else 0 for of_group in values]
+        bars = (axes.barh if horizontal else axes.bar)(
+            np.arange(len(groups)) + offset,
+            means,
+            thickness,
+            label=label,
+            color=colors[number] if colors else None,
+            capsize=2,
+            **({"xerr" if horizontal else "yerr": spread} if any(spread) else {}),
+        )
+        if horizontal:
+            texts = [f"{mean:.4f}" if len(of_group) else "" for mean, of_group in zip(means, values)]
+            axes.bar_label(bars, texts, padding=3, fontsize=7)
+    (axes.set_yticks if horizontal else axes.set_xticks)(np.arange(len(groups)), groups)
+    if horizontal:
+        axes.invert_yaxis()
+
+
+def save_figure(figure: Any, path: Path, dpi: int) -> None:
+    import matplotlib.pyplot as plt
+
+    figure.savefig(path, dpi=dpi)
+    plt.close(figure)

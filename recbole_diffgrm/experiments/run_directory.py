@@ -1,0 +1,167 @@
+"""Run directories: <output_dir>/<dataset>/<Model>-<time>-<hash>. One that holds result.json is finished."""
+
+import hashlib
+import itertools
+import logging
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+from filelock import FileLock, Timeout
+
+from recbole_diffgrm.config.build import WITHOUT_EFFECT
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.experiments.result import RESULT_FILE, RunResult
+from recbole_diffgrm.files import file_sha256, write_text
+from recbole_diffgrm.tokenizer.embedding_sources import input_files
+
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class RunDirectory:
+    """Locked against other processes from `acquire` to `release` (or until its process dies)."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._lock = FileLock(path / "lock", timeout=0)
+
+    def acquire(self) -> bool:
+        try:
+            self._lock.acquire()
+        except Timeout:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give up the lock; a finished run also gives up what is only needed to go on."""
+        if (self.path / RESULT_FILE).exists():
+            for name in ("state.pt", "pretrained.pt", "lock"):
+                (self.path / name).unlink(missing_ok=True)
+        self._lock.release()
+
+
+def create(config, config_hash: str) -> RunDirectory:
+    """A new one, acquired, with config.yaml in it."""
+    parent = Path(config["output_dir"]) / config.dataset
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    for attempt in itertools.count():
+        suffix = f".{attempt}" if attempt else ""
+        run = RunDirectory(parent / f"{config.model}-{stamp}{suffix}-{config_hash}")
+        try:
+            run.path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"output_dir: {run.path} cannot be created ({error.strerror})") from None
+        if run.acquire():  # else another process took it for an unfinished run
+            break
+    settings = {key: value for key, value in config.values.items() if key not in WITHOUT_EFFECT}
+    write_text(yaml.safe_dump(_as_plain_data(settings), sort_keys=True, allow_unicode=True), run.path / "config.yaml")
+    return run
+
+
+def latest_unfinished(config, config_hash: str) -> RunDirectory | None:
+    """The newest run of this configuration that has no result and that no process is working on; acquired."""
+    for path in reversed(_find_runs(config, config_hash)):
+        run = RunDirectory(path)
+        if run.acquire():
+            if not (path / RESULT_FILE).exists():
+                return run
+            run.release()
+    return None
+
+
+def latest_finished(config, config_hash: str) -> RunResult | None:
+    for path in reversed(_find_runs(config, config_hash)):
+        if (path / RESULT_FILE).exists():
+            run = RunDirectory(path)
+            if run.acquire():  # tidies up after a kill between the result and the end
+                run.release()
+            return RunResult.load(path)
+    return None
+
+
+def is_running(config, config_hash: str) -> bool:
+    """Is another process working on a run of this configuration?"""
+    for path in _find_runs(config, config_hash):
+        if not (path / RESULT_FILE).exists():
+            run = RunDirectory(path)
+            if not run.acquire():
+                return True
+            run.release()
+    return False
+
+
+def _find_runs(config, config_hash: str) -> list[Path]:
+    """Oldest first: the time is part of the name."""
+    return sorted((Path(config["output_dir"]) / config.dataset).glob(f"{config.model}-*-{config_hash}"))
+
+
+def run_hash(config, weights: RunResult | None = None) -> str:
+    """Of a run's configuration, its data and, where it does not train, the run that trained the weights."""
+    return config.run_hash(hash_data(config) + (weights.config_hash if weights else ""))
+
+
+def hash_data(config) -> str:
+    """Of the data files: other data under the same name is another run."""
+    folder, model_class = Path(config["data_path"]), config.model_class
+    paths = [folder / f"{config.dataset}.inter"]
+    paths += [folder / f"{config.dataset}.{suffix}" for suffix in ("user", "item") if suffix in config["load_col"]]
+    if model_class.needs_sids:
+        paths += input_files(config, with_text_vectors=model_class.needs_text_vectors(config))
+    digest = hashlib.sha256()
+    for path in dict.fromkeys(paths):
+        if path == paths[0] or path.is_file():
+            digest.update(bytes.fromhex(file_sha256(path)))
+    if model_class.needs_sids and config["sid_file"]:  # separately: it may be one of the files above
+        path = Path(config["sid_file"])
+        if not path.is_file():
+            raise UserError(f"sid_file: {path} does not exist")
+        digest.update(b"sid_file" + bytes.fromhex(file_sha256(path)))
+    return digest.hexdigest()
+
+
+@contextmanager
+def log_to(run_dir: Path, level: str) -> Iterator[None]:
+    """Log lines of the project and of RecBole go to the run's log.txt and to standard error; an error's traceback to
+    log.txt."""
+    root = logging.getLogger()
+    to_file = logging.FileHandler(run_dir / "log.txt", encoding="utf-8")
+    to_file.setFormatter(_Colorless("%(asctime)s %(levelname)s %(message)s"))
+    to_screen = logging.StreamHandler()
+    to_screen.setFormatter(_Colorless("%(asctime)s %(message)s", "%H:%M:%S"))
+    previous = root.level
+    handlers = (to_file, to_screen)
+    root.setLevel(level)
+    for handler in handlers:
+        root.addHandler(handler)
+    try:
+        yield
+    except Exception:
+        to_file.acquire()
+        with (run_dir / "log.txt").open("a", encoding="utf-8") as log:
+            log.write(traceback.format_exc())
+        to_file.release()
+        raise
+    finally:
+        root.setLevel(previous)
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()
+
+
+class _Colorless(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return _COLORS.sub("", super().format(record))
+
+
+def _as_plain_data(value):
+    if isinstance(value, dict):
+        return {str(key): _as_plain_data(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_plain_data(part) for part in value]
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

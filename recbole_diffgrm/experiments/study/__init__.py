@@ -1,0 +1,1 @@
+"""A study: many runs with one plan, a summary of their results, and a page that shows it."""

@@ -1,0 +1,1 @@
+"""From a network's predictions to ranked semantic IDs, and from semantic IDs to ranked items."""

@@ -1,0 +1,189 @@
+"""From ranked semantic IDs, or from scores of all items, to ranked items; and back.
+
+Items that share a SID follow each other in a fixed order (semantic_ids.ItemGroups). Scores are ranked in a defined
+order: the higher score first, then the smaller item number. Letters in shapes: U users, W SIDs of a user, D distinct
+SIDs, N items, numbered from 1 (0 is padding).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recbole_diffgrm.generation.beam_search import Beams
+from recbole_diffgrm.generation.ranges import expand_ranges
+from recbole_diffgrm.generation.semantic_ids import ItemGroups, SemanticIds
+
+SeenPairs = tuple[Tensor, Tensor]  # (row of the user in the batch, item) pairs that are filtered out
+
+
+class GeneratedSids(NamedTuple):
+    """Existing SIDs for each user, each once, best first."""
+
+    rows: Tensor  # [U, W] rows of SemanticIds.sids, -1 for none
+    scores: Tensor  # [U, W] log-probability, -inf for none
+    num_generated: Tensor  # [U] SIDs that the model generated
+    num_distinct: Tensor  # [U] distinct ones among them
+
+
+def keep_existing(beams: Beams, semantic_ids: SemanticIds) -> GeneratedSids:
+    """Each SID once, with its best score, and only those that an item has."""
+    num_users, width, _ = beams.sids.shape
+    is_live = beams.scores > -torch.inf
+    rows = semantic_ids.find(beams.sids.flatten(0, 1)).view(num_users, width)
+    is_first = is_live & _is_first(beams.sids)
+    kept = is_first & (rows >= 0)
+    return GeneratedSids(
+        rows=compact_left(rows, kept, -1),
+        scores=compact_left(beams.scores, kept, -torch.inf),
+        num_generated=is_live.sum(1),
+        num_distinct=is_first.sum(1),
+    )
+
+
+def concat(parts: Sequence[GeneratedSids]) -> GeneratedSids:
+    """Of several chunks of users."""
+    width = max(part.rows.shape[1] for part in parts)
+
+    def pad(values: Tensor, empty: float) -> Tensor:
+        return F.pad(values, (0, width - values.shape[1]), value=empty)
+
+    return GeneratedSids(
+        rows=torch.cat([pad(part.rows, -1) for part in parts]),
+        scores=torch.cat([pad(part.scores, -torch.inf) for part in parts]),
+        num_generated=torch.cat([part.num_generated for part in parts]),
+        num_distinct=torch.cat([part.num_distinct for part in parts]),
+    )
+
+
+def rank_items(
+    rows: Tensor, groups: ItemGroups, popular: Tensor, k: int, seen: SeenPairs | None = None
+) -> tuple[Tensor, Tensor]:
+    """SIDs of each user [U, W], best first and -1 for none -> items [U, k], and how many of them [U] have these SIDs.
+
+    If the SIDs have fewer than k items, `popular` ones [N] follow: a list is short (0 for none) only if the catalog is.
+    """
+    num_users, width = rows.shape
+    branch, item = _members(rows, groups)
+    user = branch // width
+    base = len(popular) + 1  # user * base + item is a key of the pair
+    hidden = user[:0] if seen is None else seen[0] * base + seen[1]
+    if len(hidden):
+        is_unseen = ~torch.isin(user * base + item, hidden)
+        user, item = user[is_unseen], item[is_unseen]
+    rank = torch.arange(len(user), device=user.device) - torch.searchsorted(user, user)  # among its user's items
+    kept = rank < k
+    ranked = rows.new_zeros(num_users, k)
+    ranked[user[kept], rank[kept]] = item[kept]
+    num_generated = (ranked > 0).sum(1)
+    short = torch.nonzero(num_generated < k).squeeze(1)
+    if len(short):
+        ranked[short] = _fill_with_popular(ranked[short], short, popular, hidden, base)
+    return ranked, num_generated
+
+
+def has_unseen_item(rows: Tensor, groups: ItemGroups, seen: SeenPairs) -> Tensor:
+    """[U, W]: does the SID have an item that is not filtered out?"""
+    num_users, width = rows.shape
+    branch, item = _members(rows, groups)
+    base = len(groups.items) + 1
+    is_unseen = ~torch.isin(branch // width * base + item, seen[0] * base + seen[1])
+    has_one = torch.zeros(num_users * width, dtype=torch.bool, device=rows.device)
+    has_one[branch[is_unseen]] = True
+    return has_one.view(num_users, width)
+
+
+def compact_left(values: Tensor, kept: Tensor, empty: float) -> Tensor:
+    """[U, W]: the kept values of each row, in their order, then `empty`."""
+    order = (~kept).int().argsort(dim=1, stable=True)
+    return values.masked_fill(~kept, empty).gather(1, order)
+
+
+def dense_scores(rows: Tensor, groups: ItemGroups, popular: Tensor) -> Tensor:
+    """[U, N + 1]: a score of every item that ranks them as `rank_items` does, without ties: minus the rank, which
+    float32 holds for up to 16 million items. Padding comes last."""
+    ranked, _ = rank_items(rows, groups, popular, len(popular))  # [U, N]: every item once
+    rank = torch.arange(1, len(popular) + 1, dtype=torch.float32, device=rows.device)
+    scores = torch.full((len(rows), len(popular) + 1), -float(len(popular) + 1), device=rows.device)
+    return scores.scatter(1, ranked, -rank.expand(len(rows), -1))
+
+
+def mask_scores(scores: Tensor, seen: SeenPairs | None) -> Tensor:
+    """Take padding and seen items out of the ranking, in place. scores: [U, N + 1]"""
+    scores[:, 0] = -torch.inf
+    if seen is not None:
+        scores[seen] = -torch.inf
+    return scores
+
+
+def top_items(scores: Tensor, k: int) -> Tensor:
+    """[U, N + 1] -> [U, k] items, best first; 0 where a row has fewer than k ranked items."""
+    k = min(k, scores.shape[1])
+    values, items = torch.topk(scores, k)
+    # torch.topk leaves the order of equal scores open: sort by item, then stably by score.
+    items, order = items.sort(1)
+    order = values.gather(1, order).argsort(dim=1, descending=True, stable=True)
+    items = items.gather(1, order)
+    # Where equal scores straddle the end of the list, it is open too which of them are in it: sort those whole rows.
+    last = values[:, -1:]
+    straddles = (scores >= last).sum(1) > k
+    if straddles.any():
+        items[straddles] = scores[straddles].argsort(dim=1, descending=True, stable=True)[:, :k]
+    return items.masked_fill(scores.gather(1, items) == -torch.inf, 0)
+
+
+def scores_of_sids(rows: Tensor, scores: Tensor, num_sids: int) -> Tensor:
+    """Generated SIDs [U, W], -1 for none, and their scores [U, W] -> scores of all SIDs [U, D].
+
+    A SID that was not generated gets the lowest score of those that were: the search says only that it is not better.
+    """
+    is_sid = rows >= 0
+    lowest = torch.where(is_sid, scores, torch.inf).amin(dim=1, keepdim=True)  # [U, 1]
+    lowest = torch.where(lowest == torch.inf, 0.0, lowest)  # no SID at all: the same for all
+    spread = lowest.expand(-1, num_sids + 1).clone()
+    column = torch.where(is_sid, rows, num_sids)  # an extra column takes the entries without a SID
+    return spread.scatter(1, column, torch.where(is_sid, scores, lowest))[:, :num_sids]
+
+
+def best_score_per_sid(scores: Tensor, sid_index: Tensor, num_sids: int) -> Tensor:
+    """Scores of items [U, N + 1] and the row of each item's SID [N + 1] -> [U, 1 + D]: the score of each SID's best
+    item; that of padding, whose row is -1, comes first."""
+    best = scores.new_full((len(scores), 1 + num_sids), -torch.inf)
+    return best.scatter_reduce_(1, (1 + sid_index.long()).expand(len(scores), -1), scores, "amax")
+
+
+def _is_first(sids: Tensor) -> Tensor:
+    """[U, W]: is the SID different from all earlier ones of the user? sids: [U, W, n]"""
+    num_users, width, _ = sids.shape
+    user = torch.arange(num_users, device=sids.device)[:, None, None].expand(-1, width, 1)
+    _, number = torch.unique(torch.cat([user, sids], dim=2).flatten(0, 1), dim=0, return_inverse=True)
+    index = torch.arange(num_users * width, device=sids.device)
+    first = index.new_full((int(number.max()) + 1,), num_users * width).scatter_reduce(0, number, index, "amin")
+    return (first[number] == index).view(num_users, width)
+
+
+def _members(rows: Tensor, groups: ItemGroups) -> tuple[Tensor, Tensor]:
+    """The items of all SIDs of all users, in their order: (index of the SID in [U * W], item)."""
+    flat = rows.flatten()
+    begin = groups.start[flat.clamp(min=0)].long()
+    size = groups.start[flat.clamp(min=0) + 1] - begin
+    branch, index = expand_ranges(begin, torch.where(flat >= 0, size, 0))
+    return branch, groups.items[index].long()
+
+
+def _fill_with_popular(ranked: Tensor, user: Tensor, popular: Tensor, hidden: Tensor, base: int) -> Tensor:
+    """Lists [S, k] of the users [S], with popular items instead of the zeros at their ends."""
+    k = ranked.shape[1]
+    longest = int(torch.bincount(hidden // base).max()) if len(hidden) else 0
+    # At most k of these are in a user's list and `longest` are hidden from it: there are enough for every list.
+    offered = popular[: k + longest].long().expand(len(ranked), -1)  # [S, P]
+    user = user[:, None] * base
+    is_free = ~torch.isin(user + offered, torch.cat([(user + ranked).flatten(), hidden]))
+    missing = (ranked == 0).sum(1, keepdim=True)
+    number = is_free.cumsum(1)  # 1 for the first free one
+    row, column = torch.nonzero(is_free & (number <= missing), as_tuple=True)
+    filled = ranked.clone()
+    filled[row, k - missing[row, 0] + number[row, column] - 1] = offered[row, column]
+    return filled

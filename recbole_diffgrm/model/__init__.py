@@ -1,1 +1,0 @@
-"""RecBole models: DiffGRM, and floors that it has to beat."""

@@ -1,0 +1,205 @@
+"""The keys that DiffGRM reads, and how they depend on each other. Those of a noising are fields of its class."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
+
+from recbole_diffgrm.config.options import (
+    GeneralOptions,
+    NonNegativeFloat,
+    Options,
+    PositiveInt,
+    Probability,
+    option,
+)
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.models.diffgrm.decoding import CONSTRAINTS
+from recbole_diffgrm.models.diffgrm.noising import NOISINGS, Noising
+from recbole_diffgrm.tokenizer.options import TokenizerOptions
+
+
+def _is_narrowing(widths: int | list[int]) -> int | list[int]:
+    if isinstance(widths, list) and widths != sorted(widths, reverse=True):
+        raise ValueError
+    return widths
+
+
+BEAM = "a whole number of at least 1, or a list with one per step, none larger than the one before, such as [32, 16]"
+BeamSize = Annotated[
+    PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)],
+    AfterValidator(_is_narrowing),
+    Field(json_schema_extra={"expected": BEAM}),
+]
+
+
+class NetworkOptions(Options):
+    """DiffGRM: network"""
+
+    hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads.")
+    inner_size: PositiveInt = option("Inner width of the feed-forward layers.")
+    n_heads: PositiveInt = option("Number of attention heads.")
+    encoder_layers: PositiveInt = option("Transformer layers over the items of the history.")
+    decoder_layers: PositiveInt = option("Transformer layers over the digits of the SID.")
+    dropout_prob: Probability = option("Dropout of inputs, attention weights and the output of every sub-layer.")
+    encoder_dropout_prob: Probability | None = option("The same in the encoder; ~ uses dropout_prob.")
+    cross_attention_sink: bool = option(
+        "Padded positions of the history take part of the decoder's attention, as in the authors' release; False masks "
+        "them."
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "NetworkOptions":
+        if self.hidden_size % self.n_heads:
+            raise UserError(f"hidden_size ({self.hidden_size}) must be a multiple of n_heads ({self.n_heads})")
+        return self
+
+
+class ItemHeadOptions(Options):
+    """DiffGRM: items beside their SIDs (not in the paper)"""
+
+    item_head: bool = option(
+        "Every item has an embedding of its own beside those of its digits, and a softmax over all items is trained on "
+        "the encoder's states. Items are ranked by its log-probability plus sid_score_weight times that of the "
+        "generated SID."
+    )
+    item_text: bool = option("item_head: the projected text vector of an item is part of its embedding.")
+    sid_score_weight: NonNegativeFloat = option(
+        "item_head: weight of the SID's log-probability; a SID that was not generated counts as the last one that was.",
+        affects="evaluation",
+    )
+    train_all_positions: bool = option(
+        "A causal encoder, trained at every item of a user's sequence in one pass. A training sample is a sequence (in "
+        "chunks of MAX_ITEM_LIST_LENGTH), and train_batch_size counts these."
+    )
+    decoder_targets: PositiveInt | None = option(
+        "train_all_positions: train the decoder on this many random targets of each sample; ~ on all, which takes "
+        "memory: keys and values are held for each of them."
+    )
+
+
+def _describe_noisings() -> str:
+    """From the first line of each class's docstring."""
+    return " ".join(f"{name}: {(kind.__doc__ or '').strip().splitlines()[0]}" for name, kind in NOISINGS.items())
+
+
+class NoisingOptions(Options):
+    """DiffGRM: noising"""
+
+    noising: Annotated[str, AfterValidator(lambda name: _known_noising(name))] = option(
+        f"Which digits of the target are masked in its views. {_describe_noisings()}",
+        expected="one of " + ", ".join(NOISINGS),
+    )
+
+
+def _known_noising(name: str) -> str:
+    if name not in NOISINGS:
+        raise ValueError
+    return name
+
+
+class LossOptions(Options):
+    """DiffGRM: loss"""
+
+    loss_weighting: Literal["view_mean", "token_mean"] = option(
+        "Mean over views of the mean over their masked digits (paper), or mean over all masked digits (authors' "
+        "release)."
+    )
+    label_smoothing: Probability = option("Label smoothing of the digits' cross-entropy.")
+
+
+class DecodingOptions(Options):
+    """DiffGRM: decoding"""
+
+    decoding: Literal[tuple(CONSTRAINTS)] = option(  # type: ignore[valid-type]
+        "What beam search (CPD) goes over. constrained: partial SIDs that exist, each once. unconstrained (paper): all "
+        "SIDs; those that do not exist are dropped at the end. unconstrained_greedy_last (authors' release): each "
+        "branch takes the best code for its last digit. fixed_order (paper's w/o CPD): one random order of the digits.",
+        affects="evaluation",
+    )
+    path_merge: Literal["max", "logsumexp"] = option(
+        "constrained: score of a partial SID that is reached in several orders: the best one's, or the sum.",
+        affects="evaluation",
+    )
+    beam_size: BeamSize = option(
+        "Branches per user in the test, or a list with the number after each step (the last one holds for further "
+        "steps). At least max(topk) at the end.",
+        affects="evaluation",
+        expected=BEAM,
+    )
+    valid_beam_size: BeamSize = option("The same in validation.", affects="validation", expected=BEAM)
+    decoding_memory: Annotated[float, Field(gt=0, le=2**30)] = option(
+        "MiB, roughly, for the beams that are decoded at once.", affects="evaluation"
+    )
+
+
+class _DiffGRMOptions(
+    GeneralOptions, TokenizerOptions, NetworkOptions, ItemHeadOptions, NoisingOptions, LossOptions, DecodingOptions
+):
+    @property
+    def num_digits(self) -> int | None:
+        """Digits of a SID that is made here; None for those of a file, known once it is read."""
+        return None if self.sid_file is not None else self.sid_num_digits + (self.sid_collisions == "extra_digit")
+
+    @model_validator(mode="after")
+    def _check_samples(self) -> "_DiffGRMOptions":
+        if self.train_all_positions and (not self.sliding_window or self.min_history > 1 or self.max_history):
+            raise UserError(
+                "train_all_positions: every item is a target: sliding_window: True, min_history: 1, max_history: ~"
+            )
+        if self.decoder_targets is not None and not self.train_all_positions:
+            raise UserError("decoder_targets: read only with train_all_positions")
+        return self
+
+    @model_validator(mode="after")
+    def _check_item_head(self, info: ValidationInfo) -> "_DiffGRMOptions":
+        if not self.item_head:
+            self.check_unused(info, "sid_score_weight", "read only with item_head")
+            self.check_unused(info, "item_text", "read only with item_head")
+        elif self.decoding != "constrained":
+            raise UserError("item_head: needs decoding: constrained, which bounds the score of every SID")
+        else:
+            reason = "not read with item_head, which ranks items by their own scores"
+            self.check_unused(info, "sid_collision_order", reason)
+        return self
+
+    @model_validator(mode="after")
+    def _check_noising(self, info: ValidationInfo) -> "_DiffGRMOptions":
+        chosen = NOISINGS[self.noising]
+        for key in noising_keys() - chosen.keys():
+            readers = [name for name, noising in NOISINGS.items() if key in noising.model_fields]
+            self.check_unused(info, key, f"read only by noising {' and '.join(readers)}, not by {self.noising}")
+        make_noising(self).check(self.num_digits)
+        return self
+
+    @model_validator(mode="after")
+    def _check_beams(self, info: ValidationInfo) -> "_DiffGRMOptions":
+        list_length = (info.context or {}).get("list_length") or max(self.topk)
+        for key in ("beam_size", "valid_beam_size"):
+            value = getattr(self, key)
+            widths = value if isinstance(value, list) else [value]
+            if self.num_digits is not None and len(widths) > self.num_digits:
+                raise UserError(f"{key}: {len(widths)} widths, but a SID has {self.num_digits} digits")
+            if widths[-1] < list_length:
+                raise UserError(f"{key}: {widths[-1]} SIDs are too few for topk {list_length}")
+        if self.decoding != "constrained":
+            self.check_unused(info, "path_merge", f"read only with decoding: constrained, not {self.decoding}")
+        return self
+
+
+def noising_keys() -> set[str]:
+    return set().union(*(noising.keys() for noising in NOISINGS.values()))
+
+
+def make_noising(settings: Any) -> Noising:
+    """Of a checked configuration or of its options."""
+    value_of = settings.__getitem__ if hasattr(settings, "__getitem__") else lambda key: getattr(settings, key)
+    noising = NOISINGS[value_of("noising")]
+    return noising(**{key: value_of(key) for key in noising.model_fields})
+
+
+def build_options() -> type[_DiffGRMOptions]:
+    """All keys, those of every registered noising among them."""
+    fields: dict[str, Any] = {}
+    for noising in NOISINGS.values():
+        fields |= {key: (field.annotation, field) for key, field in noising.model_fields.items()}
+    return create_model("DiffGRMOptions", __base__=_DiffGRMOptions, __doc__="DiffGRM: keys of the noisings", **fields)

@@ -1,0 +1,1 @@
+"""Building blocks of networks, in plain PyTorch: dropout, attention, Transformer layers, item embeddings."""

@@ -1,0 +1,72 @@
+"""RecBole 1.2.1 on today's libraries: every patch of it is here.
+
+Three more of its rough edges are avoided elsewhere, by not using the part that has them: the command line, `eval` and
+rounded metrics (config.build), checkpoints that pickle the whole Config (training.checkpoint).
+"""
+
+import importlib
+import importlib.util
+import warnings
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+# RecBole still says np.float and friends; its Config sets these names, but its metrics are used without one as well.
+for _name, _type in {
+    "float": np.float64,
+    "int": np.int64,
+    "long": np.int64,
+    "bool": np.bool_,
+    "object": object,
+}.items():
+    if _name not in np.__dict__:
+        setattr(np, _name, _type)
+
+warnings.filterwarnings("ignore", category=FutureWarning, module=r"recbole\..*")
+warnings.filterwarnings("ignore", message=r".*pkg_resources is deprecated.*")
+
+
+def recbole_dir() -> Path:
+    """The installed RecBole, found without importing it (importing takes seconds)."""
+    spec = importlib.util.find_spec("recbole")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
+
+
+@cache
+def load_sequential_model(name: str) -> type:
+    """A sequential model of RecBole with its slow spots fixed. What it computes stays the same (tested)."""
+    import torch
+
+    model = getattr(importlib.import_module(f"recbole.model.sequential_recommender.{name.lower()}"), name)
+    # Importing RecBole's models switches on autograd's anomaly detection for the whole process (sine.py): every
+    # backward pass then looks for NaN in every gradient.
+    torch.autograd.set_detect_anomaly(False)
+    # RecBole writes GELU out as five operations, each a pass over the largest tensor of a layer.
+    importlib.import_module("recbole.model.layers").FeedForward.gelu = lambda self, x: torch.nn.functional.gelu(x)
+    if name == "S3Rec":
+        # RecBole multiplies the attribute table with each position separately: gigabytes for a batch. The same product:
+        model._associated_attribute_prediction = lambda self, x, table: self.aap_norm(x).flatten(0, 1) @ table.T
+        model._masked_attribute_prediction = lambda self, x, table: self.map_norm(x).flatten(0, 1) @ table.T
+    if name == "BERT4Rec":
+        model.calculate_loss = _bert4rec_loss(model.calculate_loss)
+    return model
+
+
+def _bert4rec_loss(original):
+    """RecBole scores all items at 10 positions of every sample, then drops those that hold no mask, most of them."""
+    import torch
+
+    def calculate_loss(self, interaction):
+        if self.loss_type != "CE":
+            return original(self, interaction)
+        position = interaction[self.MASK_INDEX]  # [B, masks], 0 where there is none
+        sample, mask = torch.nonzero(position > 0, as_tuple=True)
+        states = self.forward(interaction[self.MASK_ITEM_SEQ])[sample, position[sample, mask]]  # [M, hidden]
+        logits = states @ self.item_embedding.weight[: self.n_items].T + self.output_bias  # [M, items]
+        target = interaction[self.POS_ITEMS][sample, mask]
+        # A batch may hold no mask at all (histories of one item): it teaches nothing, where RecBole divides by 0.
+        return torch.nn.functional.cross_entropy(logits, target, reduction="sum") / max(1, len(target))
+
+    return calculate_loss

@@ -1,0 +1,140 @@
+"""Where the vectors of a dataset's items come from: their text and an encoder, a file of embeddings, or nowhere."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.data.atomic import read_header, read_item_texts
+from recbole_diffgrm.errors import UserError, suggest
+from recbole_diffgrm.files import file_sha256
+from recbole_diffgrm.tokenizer import text_encoder
+from recbole_diffgrm.tokenizer.cache import fingerprint, get_or_build, hash_texts
+from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, ids_file, is_embedding_file, read_embeddings
+from recbole_diffgrm.tokenizer.item_text import compose, label_fields
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1  # raise when the same texts begin to give other vectors
+
+
+@dataclass(frozen=True)
+class EmbeddingSource:
+    """Vectors that are computed or read when `load` is called."""
+
+    load: Callable[[], ItemVectors]
+    ingredients: dict[str, Any]  # everything the vectors depend on, for a fingerprint
+    row: np.ndarray  # [N] equal for items with the same vector, NO_VECTOR for those without one
+    encoder: dict[str, Any] | None = None  # identity of the text encoder
+    fields: dict[str, str] = field(default_factory=dict)  # {column: label} of the text
+    lists: dict[str, str] = field(default_factory=dict)  # separator of each column that is a list
+
+
+def get_source(config: Config, item_ids: np.ndarray) -> EmbeddingSource:
+    """As sid_text_encoder says."""
+    if is_embedding_file(config["sid_text_encoder"]):
+        return _from_file(Path(config["sid_text_encoder"]), item_ids)
+    return _from_text(config, item_ids)
+
+
+def empty_source(item_ids: np.ndarray) -> EmbeddingSource:
+    """For quantizers that read no vectors."""
+    items = ItemVectors.empty(item_ids)
+    return EmbeddingSource(lambda: items, {}, items.row)
+
+
+def input_files(config: Config, with_text_vectors: bool) -> list[Path]:
+    """Files that SIDs, and text vectors if a model reads them, are made from, besides .inter and sid_file."""
+    name = config["sid_text_encoder"]
+    if config["sid_file"] and not with_text_vectors:
+        paths = []
+    elif is_embedding_file(name):
+        paths = [Path(name), ids_file(Path(name))]
+    else:
+        paths = text_encoder.files(name)
+    return [Path(config["data_path"]) / f"{config.dataset}.item", *paths]
+
+
+def _from_file(path: Path, item_ids: np.ndarray) -> EmbeddingSource:
+    files = [file for file in (path, ids_file(path)) if file.is_file()]
+    return EmbeddingSource(
+        lambda: read_embeddings(path, item_ids),
+        {"embeddings": [file_sha256(file) for file in files]},
+        np.arange(len(item_ids)),
+    )
+
+
+def _from_text(config: Config, item_ids: np.ndarray) -> EmbeddingSource:
+    fields, lists = _text_fields(config)
+    columns = read_item_columns(config, item_ids)
+    template = config["sid_text_template"]
+    texts = [compose(columns.get(item, {}), fields, template, lists) for item in item_ids.tolist()]
+    distinct = sorted(set(texts) - {""})
+    if not distinct:
+        raise UserError(f"sid_text_fields: no item of {config.dataset} has text in {', '.join(fields)}")
+    row_of = {text: row for row, text in enumerate(distinct)}
+    row = np.array([row_of.get(text, NO_VECTOR) for text in texts])
+    name = config["sid_text_encoder"]
+    identity = text_encoder.identity(name)
+    ingredients = {**identity, "texts": hash_texts(distinct), "format": FORMAT_VERSION}
+
+    def build(folder: Path) -> None:
+        logger.info(f"encoding {len(distinct):,} texts with {name}")
+        model = text_encoder.load(name, str(config["device"]), config["sid_trust_remote_code"])
+        text_encoder.encode_to_file(folder, model, distinct, config["show_progress"])
+
+    def load() -> ItemVectors:
+        root = Path(config["cache_dir"]) / config.dataset
+        folder = get_or_build(root, "embeddings", ingredients, build, resumable=True)
+        return ItemVectors(item_ids, row, np.load(folder / text_encoder.VECTORS_FILE, mmap_mode="r"))
+
+    return EmbeddingSource(
+        load,
+        {"embeddings": fingerprint(ingredients), "texts": hash_texts(texts)},
+        row,
+        identity,
+        fields,
+        lists,
+    )
+
+
+def _text_fields(config: Config) -> tuple[dict[str, str], dict[str, str]]:
+    """{column: label} of sid_text_fields that the file has, and {column: separator} of the lists among them."""
+    path = _item_file(config)
+    header = read_header(path)
+    requested = label_fields(config["sid_text_fields"])
+    missing = [name for name in requested if name not in header]
+    if len(missing) == len(requested):
+        raise UserError(f"sid_text_fields: {path} has none of {', '.join(requested)}; it has {', '.join(header)}")
+    if missing:
+        hints = "".join(suggest(name, header) for name in missing)
+        logger.info(f"{path.name} has no {', '.join(missing)}: item texts leave them out.{hints}")
+    fields = {name: label for name, label in requested.items() if name in header}
+    return fields, {name: config["seq_separator"] for name in fields if header[name].endswith("_seq")}
+
+
+def read_item_columns(config: Config, item_ids: np.ndarray) -> dict[str, dict[str, str]]:
+    """{item id: {column: text}}, the id itself among the columns. Items may be missing, but not all of them."""
+    path, id_field = _item_file(config), config["ITEM_ID_FIELD"]
+    columns = {item: {id_field: item, **texts} for item, texts in read_item_texts(path, id_field).items()}
+    missing = [item for item in item_ids.tolist() if item not in columns]
+    if missing and len(missing) == len(item_ids):
+        others = f"it has others, such as {next(iter(columns))!r}" if columns else "it has no items"
+        raise UserError(f"{path} has no line for any item of {config.dataset}, such as {missing[0]!r}; {others}")
+    if missing:
+        logger.warning(f"{path.name} has no line for {len(missing):,} of {len(item_ids):,} items ({missing[0]!r})")
+    return columns
+
+
+def _item_file(config: Config) -> Path:
+    path = Path(config["data_path"]) / f"{config.dataset}.item"
+    if not path.exists():
+        raise UserError(
+            f"item vectors are made from text, but {path} does not exist; set sid_text_encoder to a .npz of "
+            "embeddings, or do without vectors: set sid_quantizer to random, or sid_file to ready SIDs"
+        )
+    return path

@@ -1,0 +1,94 @@
+"""Vectors of items, and files of ready-made embeddings."""
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from recbole_diffgrm.errors import UserError
+
+NO_VECTOR = -1
+FORMAT = (
+    "a .npz with item_id [N] and embedding [N, d], or a .npy [N, d] with its item ids, one per line, in NAME.ids.txt"
+)
+CHECKED_AT_ONCE = 65536  # rows
+
+
+@dataclass(frozen=True)
+class ItemVectors:
+    """Which row of `vectors` belongs to each item. The rows may be on disk."""
+
+    item_ids: np.ndarray  # [N] str
+    row: np.ndarray  # [N], NO_VECTOR for items without text
+    vectors: np.ndarray  # [R, d]
+
+    @classmethod
+    def empty(cls, item_ids: np.ndarray) -> "ItemVectors":
+        """No item has a vector."""
+        return cls(item_ids, np.full(len(item_ids), NO_VECTOR), np.zeros((0, 0), np.float32))
+
+    @property
+    def has_vector(self) -> np.ndarray:
+        """[N] bool"""
+        return self.row != NO_VECTOR
+
+    def select(self, items: np.ndarray) -> np.ndarray:
+        """Vectors of items that have one, by index or mask."""
+        return self.vectors[self.row[items]]
+
+
+def is_embedding_file(name: str) -> bool:
+    return name.endswith((".npy", ".npz"))
+
+
+def ids_file(path: Path) -> Path:
+    """The item ids of a .npy."""
+    return path.with_suffix(".ids.txt")
+
+
+def read_embeddings(path: Path, item_ids: np.ndarray) -> ItemVectors:
+    """Vectors of the items, as float32. One that is missing, repeated or not a number is an error."""
+    ids, vectors = _load(path)
+    if vectors.ndim != 2 or len(ids) != len(vectors) or vectors.shape[1] == 0:
+        raise UserError(f"{path}: {len(ids)} item ids do not match an array {list(vectors.shape)}; expected {FORMAT}")
+    if vectors.dtype.kind != "f":
+        raise UserError(f"{path}: embeddings must be floating-point numbers, not {vectors.dtype}")
+    row_of = {item: row for row, item in enumerate(ids)}
+    if len(row_of) < len(ids):
+        repeated = next(item for row, item in enumerate(ids) if row_of[item] != row)
+        raise UserError(f"{path}: item {repeated!r} is listed twice")
+    missing = [item for item in item_ids.tolist() if item not in row_of]
+    if missing:
+        raise UserError(
+            f"{path}: {len(missing):,} of {len(item_ids):,} items have no embedding, such as {missing[0]!r}"
+        )
+    row = np.array([row_of[item] for item in item_ids.tolist()])
+    if vectors.dtype != np.float32:
+        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, which is an error below
+            vectors = vectors.astype(np.float32)
+    for start in range(0, len(row), CHECKED_AT_ONCE):
+        wrong = ~np.isfinite(vectors[row[start : start + CHECKED_AT_ONCE]]).all(axis=1)
+        if wrong.any():
+            item = item_ids[start + int(wrong.argmax())]
+            raise UserError(f"{path}: the embedding of item {str(item)!r} holds NaN or infinity (as float32)")
+    return ItemVectors(item_ids, row, vectors)
+
+
+def _load(path: Path) -> tuple[list[str], np.ndarray]:
+    try:
+        content = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
+        if path.suffix == ".npz":
+            with content:
+                return [_as_text(item) for item in np.atleast_1d(content["item_id"]).tolist()], content["embedding"]
+        lines = ids_file(path).read_text(encoding="utf-8-sig").split("\n")
+        return lines[:-1] if lines[-1] == "" else lines, content
+    except FileNotFoundError as error:
+        raise UserError(f"sid_text_encoder: {error.filename} does not exist; expected {FORMAT}") from None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"sid_text_encoder: {path} cannot be read ({reason}); expected {FORMAT}") from None
+
+
+def _as_text(item: object) -> str:
+    return item.decode("utf-8") if isinstance(item, bytes) else str(item)

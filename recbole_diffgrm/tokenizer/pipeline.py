@@ -1,0 +1,256 @@
+"""From a split to its SIDs: embeddings, quantizer, codes, collisions. Every step is cached by what went into it."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.data.splits import Split
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import file_sha256, write_json
+from recbole_diffgrm.tokenizer import report
+from recbole_diffgrm.tokenizer.cache import fingerprint, get_or_build, hash_texts
+from recbole_diffgrm.tokenizer.embedding_sources import empty_source, get_source, read_item_columns
+from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, is_embedding_file, read_embeddings
+from recbole_diffgrm.tokenizer.item_codes import encode_items, resolve_collisions
+from recbole_diffgrm.tokenizer.parallel import BLOCK_ROWS, map_blocks
+from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS, Quantizer
+from recbole_diffgrm.tokenizer.reassign import check_room
+from recbole_diffgrm.tokenizer.split_items import SplitItems
+from recbole_diffgrm.tokenizer.tokenizer import Tokenizer, read_table
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1  # raise when the same ingredients begin to give other SIDs
+TOKENIZER_FILE = "tokenizer.npz"
+REPORT_FILE = "report.json"
+# What a tokenizer remembers of its configuration: all that is needed to treat new items like the old ones.
+REMEMBERED = (
+    "sid_text_fields",
+    "sid_text_template",
+    "sid_text_encoder",
+    "sid_trust_remote_code",
+    "sid_quantizer",
+    "sid_num_digits",
+    "sid_codebook_size",
+    "sid_pca_dim",
+    "sid_collisions",
+    "sid_seed",
+)
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    tokenizer: Tokenizer
+    report: dict[str, Any]
+    folder: Path  # tokenizer.npz, <dataset>.sid, report.json, report.png
+
+
+def tokenize(config: Config, split: Split) -> Tokenized:
+    """SIDs of all items of a dataset. Only items that occur in training shape the quantizer."""
+    items = SplitItems.from_split(split)
+    sid_file = config["sid_file"]
+    if sid_file is None:
+        folder = _build_tokenizer(config, items)
+    elif sid_file.endswith(".npz"):
+        folder = _extend_tokenizer(config, Path(sid_file), items)
+    else:
+        folder = _read_ready_sids(config, Path(sid_file), items)
+    summary = json.loads((folder / REPORT_FILE).read_text(encoding="utf-8"))
+    return Tokenized(Tokenizer.load(folder / TOKENIZER_FILE), summary, folder)
+
+
+def _build_tokenizer(config: Config, items: SplitItems) -> Path:
+    """Two cache entries, so that another rule for collisions does not fit the quantizer again."""
+    settings = {key: config[key] for key in REMEMBERED}
+    kind = QUANTIZERS[settings["sid_quantizer"]]
+    source = get_source(config, items.item_ids) if kind.reads_vectors else empty_source(items.item_ids)
+    load = cache(source.load)  # only where something has to be built
+    in_training = items.in_training & (source.row != NO_VECTOR)
+    _check_sizes(settings, kind, source.row, in_training)
+    about_source = {"encoder": source.encoder, "fields": source.fields, "lists": source.lists}
+    ingredients = {
+        **source.ingredients,
+        **{key: settings[key] for key in ("sid_quantizer", "sid_num_digits", "sid_codebook_size", "sid_seed")},
+        **({"sid_pca_dim": settings["sid_pca_dim"]} if kind.reads_vectors else {}),
+        "items": hash_texts(items.item_ids.tolist()),
+        "training_items": hash_texts(items.item_ids[in_training].tolist()),
+        "versions": _versions("faiss-cpu", "numpy"),
+        "format": FORMAT_VERSION,
+    }
+
+    def build_codes(folder: Path) -> None:
+        quantizer = _fit(settings, kind, load(), in_training)
+        codes = encode_items(settings, quantizer, load())
+        Tokenizer(settings, about_source, quantizer, items.item_ids, codes, codes).save(folder / TOKENIZER_FILE)
+
+    root = Path(config["cache_dir"]) / config.dataset
+    codes_folder = get_or_build(root, "codes", ingredients, build_codes)
+
+    def build_sids(folder: Path) -> None:
+        tokenizer = Tokenizer.load(codes_folder / TOKENIZER_FILE)
+        tokenizer.settings, tokenizer.source = settings, about_source
+        tokenizer.sids = _resolve(settings, tokenizer.quantizer, load(), tokenizer.codes)
+        about = {"items_without_text": int((source.row == NO_VECTOR).sum()) if kind.reads_vectors else 0}
+        _write(folder, config, tokenizer, items, about | _quantization_errors(tokenizer, load()))
+
+    return get_or_build(
+        root,
+        "sid",
+        {
+            "codes": fingerprint(ingredients),
+            "settings": settings,
+            "source": about_source,
+            "test_targets": hash_texts(items.test_targets),
+            "versions": _versions("scipy"),
+            "format": FORMAT_VERSION,
+        },
+        build_sids,
+    )
+
+
+def _check_sizes(settings: Mapping[str, Any], kind: type[Quantizer], row: np.ndarray, in_training: np.ndarray) -> None:
+    """What cannot work is reported before hours of encoding."""
+    if settings["sid_collisions"] == "reassign":
+        check_room(len(row), settings["sid_num_digits"], settings["sid_codebook_size"])
+    if kind.reads_vectors:
+        if not in_training.any():
+            raise UserError("no item that occurs in training has text: do the ids in .inter and .item agree?")
+        kind.check(len(np.unique(row[in_training])), settings["sid_codebook_size"])
+
+
+def _fit(settings: Mapping[str, Any], kind: type[Quantizer], items: ItemVectors, in_training: np.ndarray) -> Quantizer:
+    rows = np.sort(items.row[in_training])
+    if kind.reads_vectors:
+        logger.info(f"fitting {kind.name} on {len(rows):,} training items")
+    return kind.fit(
+        items.vectors[rows],
+        settings["sid_num_digits"],
+        settings["sid_codebook_size"],
+        settings["sid_pca_dim"],
+        settings["sid_seed"],
+    )
+
+
+def _resolve(
+    settings: Mapping[str, Any], quantizer: Quantizer | None, items: ItemVectors, codes: np.ndarray
+) -> np.ndarray:
+    if settings["sid_collisions"] == "reassign":
+        logger.info("giving every item a unique SID")
+    num_digits = codes.shape[1] + (settings["sid_collisions"] == "extra_digit")
+    return resolve_collisions(settings, quantizer, items, codes, np.zeros((0, num_digits), np.uint16))
+
+
+def _read_ready_sids(config: Config, path: Path, items: SplitItems) -> Path:
+    if config["sid_collisions"] == "reassign":
+        raise UserError("sid_collisions: reassign needs vectors and a quantizer, but sid_file has only SIDs")
+    codes = read_table(
+        path, items.item_ids, config["sid_num_digits"], config["sid_codebook_size"], config["ITEM_ID_FIELD"]
+    )
+    settings = {key: config[key] for key in REMEMBERED} | {"sid_quantizer": "file", "sid_text_encoder": None}
+
+    def build(folder: Path) -> None:
+        sids = _resolve(settings, None, ItemVectors.empty(items.item_ids), codes)
+        source: dict[str, Any] = {"encoder": None, "fields": {}, "lists": {}}
+        _write(folder, config, Tokenizer(settings, source, None, items.item_ids, codes, sids), items, {})
+
+    ingredients = {
+        "sid_file": file_sha256(path),
+        "items": hash_texts(items.item_ids.tolist()),
+        "test_targets": hash_texts(items.test_targets),
+        "settings": settings,
+        "format": FORMAT_VERSION,
+    }
+    return get_or_build(Path(config["cache_dir"]) / config.dataset, "sid", ingredients, build)
+
+
+def _extend_tokenizer(config: Config, path: Path, items: SplitItems) -> Path:
+    """An earlier tokenizer: its SIDs stay as they are, and items that it does not know are added."""
+    tokenizer = Tokenizer.load(path)
+    built_with = tokenizer.settings
+    for key in ("sid_num_digits", "sid_codebook_size"):
+        if built_with[key] != config[key]:
+            raise UserError(f"sid_file: {path} was built with {key} {built_with[key]}, but {key} is {config[key]}")
+    others = [f"{key} {built_with[key]!r}" for key in REMEMBERED if built_with[key] != config[key]]
+    if others:
+        logger.info(f"{path} keeps the settings it was built with: {', '.join(others)}")
+    new = items.item_ids[~np.isin(items.item_ids, tokenizer.item_ids)]
+    inputs = _describe_new_items(config, tokenizer, new)
+
+    def build(folder: Path) -> None:
+        if len(new):
+            logger.info(f"{len(new):,} items are new to {path}")
+            tokenizer.assign(new.tolist(), device=str(config["device"]), **inputs)
+        about = {"items_without_text": sum(not text for text in inputs.get("texts", ()))}
+        _write(folder, config, tokenizer, items, about)
+
+    ingredients = {
+        "tokenizer": file_sha256(path),
+        "items": hash_texts(items.item_ids.tolist()),
+        "new_texts": hash_texts(inputs.get("texts", ())),
+        "new_embeddings": hashlib.sha256(inputs.get("embeddings", np.zeros(0)).tobytes()).hexdigest(),
+        "test_targets": hash_texts(items.test_targets),
+        "versions": _versions("numpy", "scipy"),  # those of the encoder are checked by assign()
+        "format": FORMAT_VERSION,
+    }
+    return get_or_build(Path(config["cache_dir"]) / config.dataset, "sid", ingredients, build)
+
+
+def _describe_new_items(config: Config, tokenizer: Tokenizer, new: np.ndarray) -> dict[str, Any]:
+    """What assign() needs besides their ids: `texts` or `embeddings`."""
+    if len(new) == 0 or not tokenizer.reads_vectors:
+        return {}
+    built_with = tokenizer.settings["sid_text_encoder"]
+    if is_embedding_file(built_with):
+        if not is_embedding_file(config["sid_text_encoder"]):
+            raise UserError(
+                f"sid_text_encoder: {len(new):,} items are new to {config['sid_file']}, which was built from "
+                f"embeddings ({built_with}); set it to a .npz or .npy that has theirs"
+            )
+        return {"embeddings": read_embeddings(Path(config["sid_text_encoder"]), new).select(np.arange(len(new)))}
+    columns = read_item_columns(config, new)
+    return {"texts": [tokenizer.compose(columns.get(item, {})) for item in new.tolist()]}
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    return {name: metadata.version(name) for name in packages}
+
+
+def _write(folder: Path, config: Config, tokenizer: Tokenizer, items: SplitItems, about: dict[str, Any]) -> None:
+    """The files of a cache entry."""
+    tokenizer.save(folder / TOKENIZER_FILE)
+    tokenizer.write_table(folder / f"{config.dataset}.sid", config["ITEM_ID_FIELD"])
+    summary = report.describe(tokenizer, items.item_ids, items.test_targets, about)
+    write_json(summary, folder / REPORT_FILE)
+    report.draw(summary, folder / "report.png")
+
+
+def _quantization_errors(tokenizer: Tokenizer, items: ItemVectors) -> dict[str, float]:
+    """Mean squared error relative to the variance: as quantized, and after items were reassigned."""
+    quantizer = tokenizer.quantizer
+    if quantizer is None or not quantizer.reads_vectors:
+        return {}
+    chosen = np.flatnonzero(items.has_vector)
+
+    def sums(start: int, stop: int) -> np.ndarray:
+        part = chosen[start:stop]
+        points = quantizer.transform(items.select(part))
+        before = quantizer.errors(points, tokenizer.codes[part]).sum()
+        after = quantizer.errors(points, tokenizer.sids[part][:, : quantizer.num_digits]).sum()
+        return np.concatenate([[before, after, (points**2).sum()], points.sum(axis=0)])
+
+    mean = np.asarray(sum(map_blocks(sums, len(chosen), BLOCK_ROWS))) / len(chosen)
+    before, after, squared_norm = mean[:3]
+    variance = squared_norm - mean[3:] @ mean[3:]
+    return {
+        "quantization_error": float(before / variance),
+        "quantization_error_after_reassignment": float(after / variance),
+    }

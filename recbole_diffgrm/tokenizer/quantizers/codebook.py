@@ -1,0 +1,83 @@
+"""What quantizers with codebooks share: a sample to train on, whitening, and an error that is a distance to centroids.
+
+Codebooks are trained by faiss in one thread. Everything after that is float64, so that an item's codes do not depend on
+which other items are encoded with it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.tokenizer.parallel import BLOCK_ROWS, map_blocks
+from recbole_diffgrm.tokenizer.quantizers.base import Quantizer
+from recbole_diffgrm.tokenizer.quantizers.distances import squared_norms
+from recbole_diffgrm.tokenizer.whitening import Whitening
+
+MAX_TRAINING_VECTORS = 65_536  # more than this, and than 64 per centroid, are sampled down
+KMEANS_ITERATIONS = 25
+
+
+class CodebookQuantizer(Quantizer):
+    def __init__(self, whitening: Whitening, codebooks: np.ndarray):
+        self.whitening = whitening
+        self.codebooks = codebooks  # [n, M, w] float32
+        self.num_digits, self.codebook_size, _ = codebooks.shape
+        self.input_dim, self.dim = whitening.input_dim, whitening.dim
+
+    @classmethod
+    def check(cls, num_vectors: int, codebook_size: int) -> None:
+        if num_vectors < codebook_size:
+            largest = 1 << max(num_vectors, 1).bit_length() - 1
+            advice = f"set it to at most {largest}" if largest > 1 else "only random codes need no vectors"
+            raise UserError(
+                f"sid_codebook_size: {num_vectors:,} different training items are too few for codebooks of "
+                f"{codebook_size}: {advice}"
+            )
+
+    @classmethod
+    def fit(
+        cls, vectors: np.ndarray, num_digits: int, codebook_size: int, pca_dim: int | None, seed: int
+    ) -> "CodebookQuantizer":
+        limit = max(MAX_TRAINING_VECTORS, 64 * codebook_size)
+        if len(vectors) > limit:
+            vectors = vectors[np.sort(np.random.default_rng(seed).choice(len(vectors), limit, replace=False))]
+        cls.check(len({vector.tobytes() for vector in vectors}), codebook_size)
+        whitening = Whitening.fit(vectors, pca_dim, multiple_of=num_digits)
+        points = map_rows(whitening.apply, vectors)
+        return cls(whitening, **cls._train(points, num_digits, codebook_size, seed))
+
+    @classmethod
+    @abstractmethod
+    def _train(cls, points: np.ndarray, num_digits: int, codebook_size: int, seed: int) -> dict[str, np.ndarray]:
+        """Whitened points [N, p] float32 -> `codebooks`, and other arrays that the class is made of."""
+
+    @abstractmethod
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """[B, n] -> points [B, p] float64"""
+
+    def transform(self, inputs: np.ndarray) -> np.ndarray:
+        """[B, d] -> [B, p] float64"""
+        return self.whitening.apply(inputs)
+
+    def errors(self, points: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        return squared_norms(points - self.decode(codes))
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"mean": self.whitening.mean, "projection": self.whitening.projection, "codebooks": self.codebooks}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, np.ndarray]) -> "CodebookQuantizer":
+        arrays = dict(state)
+        return cls(Whitening(arrays.pop("mean"), arrays.pop("projection")), **arrays)
+
+    @property
+    def cells_per_input(self) -> int:
+        return max(self.num_digits * self.codebook_size, self.codebooks.shape[2])
+
+
+def map_rows(function: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
+    """function(rows), block by block, as float32 for faiss."""
+    parts = map_blocks(lambda start, stop: function(rows[start:stop]).astype(np.float32), len(rows), BLOCK_ROWS)
+    return np.concatenate(parts)

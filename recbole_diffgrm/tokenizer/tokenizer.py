@@ -1,0 +1,195 @@
+"""A tokenizer: the SIDs of items, and what is needed to give SIDs to new items. One file of plain arrays."""
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recbole_diffgrm.data.atomic import read_header, read_rows, write_atomic_file
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import atomic_write
+from recbole_diffgrm.tokenizer import item_text, text_encoder
+from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, is_embedding_file
+from recbole_diffgrm.tokenizer.item_codes import encode_items, resolve_collisions
+from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS, Quantizer
+
+STATE_PREFIX = "quantizer_"
+
+
+@dataclass
+class Tokenizer:
+    settings: dict[str, Any]  # sid_* keys it was built with
+    source: dict[str, Any]  # where vectors come from: `encoder` (its identity), `fields` and `lists` of the text
+    quantizer: Quantizer | None  # None where SIDs were read from a table
+    item_ids: np.ndarray  # [N] str
+    codes: np.ndarray  # [N, n] uint16, as quantized
+    sids: np.ndarray  # [N, n] or [N, n + 1] uint16, after collisions are resolved
+
+    @property
+    def codebook_size(self) -> int:
+        """M, the number of codes per digit."""
+        return self.settings["sid_codebook_size"]
+
+    @property
+    def reads_vectors(self) -> bool:
+        return self.quantizer is not None and self.quantizer.reads_vectors
+
+    def table(self, item_ids: Sequence[str]) -> np.ndarray:
+        """[K, n] SIDs of the items, in their order."""
+        index = {item: i for i, item in enumerate(self.item_ids.tolist())}
+        item_ids = [str(item) for item in item_ids]
+        missing = [item for item in item_ids if item not in index]
+        if missing:
+            raise UserError(f"{len(missing)} items have no SID, such as {missing[0]!r}: assign() gives them one")
+        return self.sids[[index[item] for item in item_ids]]
+
+    def assign(
+        self,
+        item_ids: Sequence[str],
+        *,
+        texts: Sequence[str | Mapping[str, Any] | None] | None = None,
+        embeddings: np.ndarray | None = None,
+        device: str = "cpu",
+    ) -> np.ndarray:
+        """SIDs [K, n] for new items, which are added to the tokenizer. SIDs of other items do not change.
+
+        `texts` are ready texts or {column: text} as in .item; `embeddings` [K, d] come from the same encoder.
+        """
+        if isinstance(item_ids, str) or isinstance(texts, str):
+            raise UserError("assign: give a list of item ids and a list of texts")
+        new = np.array([str(item) for item in item_ids], dtype=str)
+        if len(new) == 0:
+            return self.sids[:0]
+        known = np.isin(new, self.item_ids)
+        if known.any():
+            raise UserError(f"assign: item {str(new[known][0])!r} has a SID already")
+        if len(set(new.tolist())) < len(new):
+            raise UserError("assign: an item is given twice")
+        if self.quantizer is None:
+            raise UserError("assign: these SIDs were read from sid_file, without a quantizer for new items")
+        items = self._embed(new, texts, embeddings, device)
+        codes = encode_items(self.settings, self.quantizer, items)
+        sids = resolve_collisions(self.settings, self.quantizer, items, codes, self.sids)
+        self.item_ids = np.concatenate([self.item_ids, new])
+        self.codes = np.concatenate([self.codes, codes])
+        self.sids = np.concatenate([self.sids, sids])
+        return sids
+
+    def compose(self, columns: Mapping[str, Any]) -> str:
+        """The text of an item, from the same fields as the texts that the tokenizer was built from."""
+        template = self.settings["sid_text_template"]
+        return item_text.compose(columns, self.source["fields"], template, self.source["lists"])
+
+    def _embed(self, item_ids: np.ndarray, texts, embeddings, device: str) -> ItemVectors:
+        if not self.reads_vectors:
+            return ItemVectors.empty(item_ids)
+        if (texts is None) == (embeddings is None):
+            raise UserError("assign: give texts or embeddings")
+        if embeddings is not None:
+            return self._check_embeddings(item_ids, np.asarray(embeddings, np.float32))
+        if len(texts) != len(item_ids):
+            raise UserError(f"assign: {len(item_ids)} items, but {len(texts)} texts")
+        name = self.settings["sid_text_encoder"]
+        if is_embedding_file(name):
+            raise UserError(f"assign: the embeddings came from {name}, so new items need embeddings, not texts")
+        versions = {"versions": None}  # of libraries: they change the last bits, which do not matter here
+        if text_encoder.identity(name) | versions != self.source["encoder"] | versions:
+            raise UserError(
+                f"assign: the text encoder {name} has changed since the tokenizer was built; give embeddings from the "
+                "old one, or build a new tokenizer"
+            )
+        composed = [self.compose(text) if isinstance(text, Mapping) else str(text or "").strip() for text in texts]
+        row = np.array([i if text else NO_VECTOR for i, text in enumerate(composed)])
+        model = text_encoder.load(name, device, self.settings["sid_trust_remote_code"])
+        return ItemVectors(item_ids, row, text_encoder.encode(model, composed))
+
+    def _check_embeddings(self, item_ids: np.ndarray, embeddings: np.ndarray) -> ItemVectors:
+        assert self.quantizer is not None  # it reads vectors
+        expected = (len(item_ids), self.quantizer.input_dim)
+        if embeddings.shape != expected:
+            raise UserError(f"assign: embeddings must be {list(expected)}, not {list(embeddings.shape)}")
+        if not np.isfinite(embeddings).all():
+            raise UserError("assign: an embedding holds NaN or infinity")
+        return ItemVectors(item_ids, np.arange(len(item_ids)), embeddings)
+
+    def save(self, path: Path) -> None:
+        """One .npz, written completely or not at all."""
+        arrays = {
+            "settings": np.array(json.dumps(self.settings, ensure_ascii=False)),
+            "source": np.array(json.dumps(self.source, ensure_ascii=False)),
+            "item_ids": self.item_ids,
+            "codes": self.codes,
+            "sids": self.sids,
+        }
+        if self.quantizer is not None:
+            arrays["quantizer"] = np.array(self.quantizer.name)
+            arrays |= {STATE_PREFIX + name: array for name, array in self.quantizer.state().items()}
+        with atomic_write(Path(path)) as file:
+            np.savez_compressed(file, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        try:
+            with np.load(path, allow_pickle=False) as saved:
+                return cls(
+                    json.loads(str(saved["settings"])),
+                    json.loads(str(saved["source"])),
+                    _load_quantizer(path, saved) if "quantizer" in saved else None,
+                    saved["item_ids"],
+                    saved["codes"],
+                    saved["sids"],
+                )
+        except FileNotFoundError:
+            raise UserError(f"{path} does not exist") from None
+        except UserError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
+            raise UserError(f"{path} is not a tokenizer, or is damaged ({error})") from None
+
+    def write_table(self, path: Path, id_field: str = "item_id") -> None:
+        """The SIDs as an atomic file that `sid_file` reads."""
+        rows = ((item, " ".join(map(str, sid))) for item, sid in zip(self.item_ids.tolist(), self.sids.tolist()))
+        write_atomic_file(Path(path), {id_field: "token", "sid": "token_seq"}, rows)
+
+
+def _load_quantizer(path: Path, saved: Mapping[str, np.ndarray]) -> Quantizer:
+    name = str(saved["quantizer"])
+    if name not in QUANTIZERS:
+        raise UserError(
+            f"{path} needs the quantizer {name!r}, which is not registered; there are {', '.join(QUANTIZERS)}"
+        )
+    prefixed = [key for key in saved if key.startswith(STATE_PREFIX)]
+    return QUANTIZERS[name].from_state({key.removeprefix(STATE_PREFIX): saved[key] for key in prefixed})
+
+
+def read_table(path: Path, item_ids: np.ndarray, num_digits: int, codebook_size: int, id_field: str) -> np.ndarray:
+    """[N, n] SIDs of the items from an atomic file; every item must be there once, with codes in range."""
+    header = list(read_header(path))
+    if id_field not in header or "sid" not in header:
+        raise UserError(f"{path} must have the columns {id_field}:token and sid:token_seq, not {', '.join(header)}")
+    id_column, sid_column = header.index(id_field), header.index("sid")
+    sids: dict[str, list[int]] = {}
+    for fields in read_rows(path):
+        item = fields[id_column]
+        try:
+            sid = [int(code) for code in fields[sid_column].split()]
+        except ValueError:
+            raise UserError(f"{path}: the SID of {item!r} is {fields[sid_column]!r}, not numbers") from None
+        if item in sids:
+            raise UserError(f"{path}: item {item!r} is listed twice")
+        if len(sid) != num_digits:
+            raise UserError(f"{path}: the SID of {item!r} has {len(sid)} digits, but sid_num_digits is {num_digits}")
+        if min(sid) < 0 or max(sid) >= codebook_size:
+            raise UserError(
+                f"{path}: the SID of {item!r} is not within 0..{codebook_size - 1}, but sid_codebook_size is "
+                f"{codebook_size}"
+            )
+        sids[item] = sid
+    missing = [item for item in item_ids.tolist() if item not in sids]
+    if missing:
+        raise UserError(f"{path}: {len(missing):,} of {len(item_ids):,} items have no SID, such as {missing[0]!r}")
+    return np.array([sids[item] for item in item_ids.tolist()], np.uint16)

@@ -1,0 +1,60 @@
+"""All stages of a model's training, one after the other, from a checkpoint if there is one."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from recbole_diffgrm.data.dataset import FlatSequentialDataset
+from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
+from recbole_diffgrm.models.base import Stage
+from recbole_diffgrm.training import checkpoint
+from recbole_diffgrm.training.signals import StopSignal
+from recbole_diffgrm.training.trainer import Progress, Trainer
+
+logger = logging.getLogger(__name__)
+
+PRETRAINED_FILE = "pretrained.pt"  # best weights of the stage before
+
+
+def train_stages(
+    config,
+    train_set: FlatSequentialDataset,
+    valid: EvalLoader | None,
+    run_dir: Path,
+    writer: SummaryWriter,
+    stop: StopSignal,
+) -> tuple[Any, Progress]:
+    """The model and where its training ended; the best weights are in best.pt. Only the last stage is validated."""
+    stages = config.model_class.stages(config)
+    state_path = run_dir / "state.pt"
+    state = checkpoint.load(state_path, config["device"]) if state_path.exists() else None
+    first = [stage.name for stage in stages].index(state["progress"]["stage"]) if state else 0
+    progress, model = Progress(), None
+    for number, stage in enumerate(stages[first:], start=first):
+        is_last = number == len(stages) - 1
+        for key, value in stage.settings.items():
+            config[key] = value
+        if stage.weights_key:
+            config[stage.weights_key] = str(run_dir / PRETRAINED_FILE)
+        samples = _select_samples(config, train_set, stage)
+        model = config.model_class(config, train_set).to(config["device"])
+        progress = Progress(stage=stage.name, curve=progress.curve, train_seconds=progress.train_seconds)
+        trainer = Trainer(config, model, run_dir, writer, stop, progress)
+        if state:
+            trainer.restore(state)
+            state = None
+            progress = trainer.progress
+            logger.info(f"resumed in {stage.name} epoch {progress.epoch + 1}, batch {progress.batch + 1}")
+        trainer.fit(samples, valid if is_last else None, stage.epochs)
+        progress = trainer.progress
+        if not is_last:
+            checkpoint.save(checkpoint.load(run_dir / "best.pt"), run_dir / PRETRAINED_FILE)
+    return model, progress
+
+
+def _select_samples(config, train_set: FlatSequentialDataset, stage: Stage) -> TrainLoader:
+    if stage.samples == "last_of_each_user":
+        train_set = train_set.copy(train_set.inter_feat.last_of_each_user())
+    return TrainLoader(config, train_set, config.model_class.variable_length)

@@ -1,0 +1,184 @@
+"""Merging layers, checking them, and what they make together."""
+
+import pytest
+
+from recbole_diffgrm import UserError
+from recbole_diffgrm.config import layers
+from recbole_diffgrm.models import build_config
+
+
+def test_each_layer_beats_the_one_below(properties, tmp_path):
+    def rate(config_files=(), **overrides):
+        return build_config("SASRec", "mine", config_files, overrides)["learning_rate"]
+
+    def set_rate(path, value):
+        path.write_text((path.read_text() if path.exists() else "") + f"\nlearning_rate: {value}\n")
+        return path
+
+    overall = properties / "overall.yaml"
+    overall.write_text(overall.read_text().replace("learning_rate: 0.001", "learning_rate: 0.1"))
+    assert layers.recbole_defaults("SASRec")["learning_rate"] == 0.001
+    assert rate() == 0.1
+    set_rate(properties / "model" / "SASRec.yaml", 0.2)
+    assert rate() == 0.2
+    set_rate(properties / "dataset" / "mine.yaml", 0.3)
+    assert rate() == 0.3
+    first, second = set_rate(tmp_path / "a.yaml", 0.4), set_rate(tmp_path / "b.yaml", 0.5)
+    assert rate([first]) == 0.4
+    assert rate([first, second]) == 0.5
+    assert rate([second, first]) == 0.4
+    assert rate([first, second], learning_rate=0.6) == 0.6
+
+
+def test_recbole_files_do_not_beat_the_dataset(properties):
+    """In RecBole sample.yaml beats the model's file, and sequential.yaml the data set's."""
+    (properties / "dataset" / "mine.yaml").write_text(
+        "topk: [3]\nvalid_metric: MRR@3\neval_args: {split: {LS: test_only}}\n"
+    )
+    config = build_config("SASRec", "mine")
+    assert config["topk"] == [3]
+    assert config["eval_args"]["split"] == {"LS": "test_only"}
+    assert config["eval_args"]["order"] == "TO"  # the rest of eval_args stays
+
+
+def test_section_for_one_model(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("hidden_size: 32\nmodels: {SASRec: {hidden_size: 16}}\n")
+    assert build_config("SASRec", "x", [path])["hidden_size"] == 16
+    assert build_config("BERT4Rec", "x", [path])["hidden_size"] == 32
+    assert build_config("SASRec", "x", [path], {"hidden_size": 8})["hidden_size"] == 8
+
+
+@pytest.mark.parametrize("name", ["ml-100k", "Amazon_Beauty", "Amazon_Sports_and_Outdoors", "Amazon_Toys_and_Games"])
+@pytest.mark.parametrize(
+    "model", ["DiffGRM", "SASRec", "BERT4Rec", "GRU4Rec", "HGN", "FDSA", "S3Rec", "HistoryCopy", "Pop"]
+)
+def test_dataset_files_serve_every_model(name, model):
+    config = build_config(model, name)
+    assert config["eval_args"] == {
+        "split": {"LS": "valid_and_test"},
+        "group_by": "user",
+        "order": "TO",
+        "mode": {"valid": "full", "test": "full"},
+    }
+    assert config["MAX_ITEM_LIST_LENGTH"] == 50
+    assert config["metrics"] == ["Recall", "NDCG", "Hit", "MRR"]
+    assert config["topk"] == [5, 10]
+    assert "timestamp" in config["load_col"]["inter"]
+
+
+def test_keys_of_the_tokenizer_are_for_models_with_semantic_ids():
+    plain = build_config("SASRec", "ml-100k")
+    assert not any(key.startswith("sid_") for key in plain.values)
+    with pytest.raises(UserError, match="unknown key 'sid_num_digits'"):
+        build_config("SASRec", "ml-100k", overrides={"sid_num_digits": 3})
+    with_sids = build_config("DiffGRM", "ml-100k")
+    assert with_sids["sid_text_fields"] == {"movie_title": "Title", "release_year": "Year", "class": "Genres"}
+    assert with_sids["sid_text_encoder"] == "bundled"
+    for name in ("Amazon_Beauty", "Amazon_Sports_and_Outdoors", "Amazon_Toys_and_Games"):
+        amazon = build_config("DiffGRM", name)
+        assert amazon["sid_text_encoder"] == "sentence-transformers/sentence-t5-base"
+        assert list(amazon["sid_text_fields"]) == ["title", "price", "brand", "categories", "description"]
+        assert (amazon["sid_num_digits"], amazon["sid_codebook_size"], amazon["sid_pca_dim"]) == (4, 256, 256)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"n_layer": 3}, "Did you mean n_layers"),
+        ({"Learning_rate": 3}, "Did you mean learning_rate"),
+        ({"worker": 2}, "no effect"),
+        ({"hidden_size": 33}, "multiple of n_heads"),
+        ({"min_history": 3, "max_history": 2}, "below min_history"),
+        ({"hidden_dropout_prob": 1.0}, "below 1"),
+        ({"initializer_range": "wide"}, "initializer_range"),
+        ({"valid_metric": "NDCG@7"}, "not among metrics x topk"),
+        ({"valid_metric": "0.5*NDCG@10 0.5*Recall@10"}, "cannot read"),
+        ({"valid_metric": "NDCG"}, "cannot read"),
+        ({"topk": [20]}, "not among metrics x topk"),
+        ({"metrics": ["NDGC"]}, "Did you mean NDCG"),
+        ({"metrics": ["AUC"]}, "not available"),
+        ({"eval_args": {"split": {"RS": [0.8, 0.1, 0.1]}}}, "split must be"),
+        ({"eval_args": {"mode": "uni100"}}, "mode must be full"),
+        ({"eval_args": {"splits": 1}}, "eval_args"),
+        ({"train_neg_sample_args": {"distribution": "uniform", "sample_num": 1}}, "loss_type CE"),
+        ({"models": {"SasRec": {}}}, "Did you mean SASRec"),
+        ({"models": [1]}, "models"),
+        ({"load_col": {"item": ["item_id"]}}, "load_col"),
+        ({"load_col": {"inter": "user_id,item_id"}}, "load_col"),
+        ({"user_inter_num_interval": "5"}, "interval such as"),
+        ({"train_neg_sample_args": {"distribution": "foo"}, "loss_type": "BPR"}, "train_neg_sample_args"),
+        ({"train_neg_sample_args": {"samples": 3}, "loss_type": "BPR"}, "train_neg_sample_args"),
+        ({"clip_grad_norm": {"max_norm": "x"}}, "clip_grad_norm"),
+        ({"clip_grad_norm": {"max_norm": 1.0, "norm_type": 1}}, "clip_grad_norm"),
+        ({"transform": "foo"}, "transform"),
+        ({"field_separator": ","}, "no effect"),
+        ({"amazon_url": "foo"}, "amazon_url"),
+        ({1: 2}, "keys are names"),
+        ({"metrics": ["GiniIndex"], "valid_metric": "GiniIndex@10"}, "write -GiniIndex@10"),
+    ],
+)
+def test_mistakes_are_named(overrides, words):
+    with pytest.raises(UserError, match=words) as caught:
+        build_config("SASRec", "ml-100k", overrides=overrides)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"), [("SasRek", "Did you mean SASRec"), ("BPR", "not a sequential"), ("KSR", "knowledge graph")]
+)
+def test_models_that_cannot_run(model, words):
+    with pytest.raises(UserError, match=words):
+        build_config(model, "ml-100k")
+
+
+def test_presets_are_named_and_come_before_config_files(properties, tmp_path):
+    folder = properties / "preset" / "SASRec"
+    folder.mkdir()
+    (folder / "small.yaml").write_text("hidden_size: 8\nn_layers: 1\n")
+    (folder / "wide.yaml").write_text("hidden_size: 96\n")
+    file = tmp_path / "c.yaml"
+    file.write_text("n_layers: 3\n")
+    config = build_config("SASRec", "ml-100k", [file], presets="small,wide")
+    assert (config["hidden_size"], config["n_layers"]) == (96, 3)
+    assert build_config("SASRec", "ml-100k", presets=["wide", "small"])["hidden_size"] == 8
+    with pytest.raises(UserError, match=r"'huge'.*small, wide"):
+        build_config("SASRec", "ml-100k", presets="huge")
+    with pytest.raises(UserError, match=r"'small'.*none"):
+        build_config("GRU4Rec", "ml-100k", presets="small")
+    # In a comparison the preset is for the model that has it.
+    assert build_config("GRU4Rec", "ml-100k", presets="small", compared_with=["GRU4Rec", "SASRec"])["num_layers"] == 1
+
+
+@pytest.mark.parametrize("presets", ["item", "item,item-small", "cpu"])
+def test_presets_of_diffgrm(presets):
+    config = build_config("DiffGRM", "ml-100k", presets=presets)
+    assert config["item_head"] == ("item" in presets)
+
+
+def test_in_a_comparison_one_reader_is_enough():
+    overrides = {"n_layers": 1, "num_layers": 2}  # SASRec reads the first, GRU4Rec the second
+    for model in ("SASRec", "GRU4Rec"):
+        build_config(model, "ml-100k", overrides=overrides, compared_with=["SASRec", "GRU4Rec"])
+    with pytest.raises(UserError, match="num_layers"):
+        build_config("SASRec", "ml-100k", overrides=overrides)
+
+
+@pytest.mark.parametrize("content", ["a: [1", "- 1\n- 2", b"\xff\xfe"])
+def test_broken_configuration_files(content, tmp_path):
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=r"broken\.yaml"):
+        build_config("SASRec", "ml-100k", [path])
+
+
+def test_run_hash_changes_with_what_decides_the_outcome(tmp_path):
+    def run_hash(data="d", **overrides):
+        return build_config("SASRec", "ml-100k", overrides=overrides).run_hash(data)
+
+    assert run_hash() == run_hash(output_dir=str(tmp_path), show_progress=False, save_topk=3)
+    assert len({run_hash(), run_hash(seed=1), run_hash(epochs=1), run_hash(data="e"), run_hash(repeatable=False)}) == 5
+
+
+def test_no_gpu_on_request():
+    assert build_config("SASRec", "ml-100k", overrides={"use_gpu": False})["device"].type == "cpu"

@@ -1,0 +1,224 @@
+"""DiffGRM with a softmax over items beside the decoder, and trained at every position of a sequence."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from recbole_diffgrm import Recommender, UserError, run
+from recbole_diffgrm.evaluation.evaluator import evaluate
+from recbole_diffgrm.models.candidates import NOT_RANKED, ItemScores
+from recbole_diffgrm.models.diffgrm.model import Targets
+from recbole_diffgrm.nn.item_embeddings import TEXT_SCALE
+from tests.conftest import build_tiny
+
+ALL_POSITIONS = {"train_all_positions": True, "min_history": 1}
+
+
+# Training
+
+
+@pytest.mark.parametrize("item_head", [True, False])
+def test_a_sequence_trains_as_all_its_prefixes_do(options, item_head):
+    """One pass over a sequence has the mean loss of its prefixes, each by itself."""
+    _, split, model, _ = build_tiny(options, item_head=item_head, **ALL_POSITIONS)
+    samples, index = split.train.inter_feat, torch.tensor([3, 17, 40])
+    together = model.losses(samples.cut(index))
+    model.train_all_positions = False  # the last item is the only target
+    alone = []
+    for last, length in zip(samples.rows[index].tolist(), samples["item_length"][index].tolist()):
+        for row in range(last - length + 1, last + 1):
+            prefix = samples.select(torch.tensor([row], dtype=torch.int32)).cut(torch.tensor([0]))
+            alone.append(model.losses(prefix).parts)
+    assert list(together.parts) == (["sid", "item"] if item_head else ["sid"])
+    for name, part in together.parts.items():
+        assert part.item() == pytest.approx(np.mean([parts[name].item() for parts in alone]), abs=1e-9)
+    assert together.num_targets == len(alone)
+
+
+def test_targets_of_a_sequence(options):
+    _, split, model, _ = build_tiny(options, **ALL_POSITIONS)
+    batch = split.train.inter_feat.cut(torch.arange(9))
+    expected = []
+    columns = (batch[name].tolist() for name in ("item_id_list", "item_length", "item_id"))
+    for row, (items, length, last) in enumerate(zip(*columns)):
+        sequence = [*items[:length], last]
+        expected += [(row, position, sequence[position + 1]) for position in range(length)]
+    assert list(zip(*(part.tolist() for part in model._targets(batch)))) == expected
+
+
+def test_random_targets_of_each_sample():
+    row = torch.tensor([0, 0, 0, 1, 2, 2])
+    targets = Targets(row, torch.tensor([0, 1, 2, 0, 0, 1]), torch.arange(10, 16))
+    torch.manual_seed(0)
+    samples = [targets.sample(2) for _ in range(300)]
+    everything = set(zip(*(part.tolist() for part in targets)))
+    for sample in samples:
+        chosen = list(zip(*(part.tolist() for part in sample)))
+        assert len(set(chosen)) == 5 and set(chosen) <= everything
+        assert [entry[0] for entry in chosen] == [0, 0, 1, 2, 2]
+    missing = [33 - sum({10, 11, 12} & set(sample.item.tolist())) for sample in samples]  # in the first sample
+    assert all(60 < missing.count(item) < 140 for item in (10, 11, 12))
+    assert targets.sample(None) is targets
+
+
+def test_fewer_targets_for_the_decoder(options):
+    """All positions train the item head, some of them the decoder."""
+    _, split, model, _ = build_tiny(options, item_head=True, decoder_targets=1, **ALL_POSITIONS)
+    batch = split.train.inter_feat.cut(torch.arange(20))
+    some = model.losses(batch)
+    assert int(some.statistics["hardest"].sum()) == 20  # decoded targets
+    model.decoder_targets = None
+    everything = model.losses(batch)
+    assert everything.parts["item"].item() == pytest.approx(some.parts["item"].item())
+    assert int(everything.statistics["hardest"].sum()) == int(batch["item_length"].sum())
+    assert some.num_targets == everything.num_targets == int(batch["item_length"].sum())
+
+
+# Ranking
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("changes", [{}, {"sid_codebook_size": 4, "sid_num_digits": 2}], ids=str)
+@pytest.mark.parametrize("weight", [0.0, 0.7])
+def test_items_are_ranked_by_both_scores(options, weight, changes):
+    config, _, model, loader = build_tiny(options, item_head=True, sid_score_weight=weight, **ALL_POSITIONS, **changes)
+    sid_index = model.semantic_ids.sid_index.tolist()
+    items = torch.arange(41)
+    vectors = model.network.embed_items(items, model.semantic_ids.lookup(items))
+    ranks = {"all": [], "unseen": []}
+    for _, batch in loader:
+        scores = model.full_sort_predict(batch.interaction)
+        generated = model.generate(batch.interaction, model.beam_widths)
+        states = model._encode(batch.interaction)
+        for user in range(len(batch.target)):
+            length = int(batch.interaction["item_length"][user])
+            history = batch.interaction["item_id_list"][user, :length]
+            logits = model.network.item_logits(states[user, length - 1][None], vectors, history[None])[0]
+            log_prob = F.log_softmax(logits.float(), dim=0)
+            of_sids = dict(zip(generated.rows[user].tolist(), generated.scores[user].tolist()))
+            of_sids.pop(-1, None)
+            for item in range(1, 41):
+                expected = float(log_prob[item]) + weight * of_sids.get(sid_index[item], min(of_sids.values()))
+                assert float(scores[user, item]) == pytest.approx(expected, abs=1e-4)
+        candidates = model.candidates(batch.interaction, depth=40)
+        top, sid_ranks = candidates.top_k(40, batch.seen), candidates.sid_target_rank(batch.target, batch.seen)
+        seen = set(zip(*(part.tolist() for part in batch.seen)))
+        for user, (listed, values) in enumerate(zip(top.items.tolist(), top.scores.tolist())):
+            unseen = [item for item in range(1, 41) if (user, item) not in seen]
+            order = sorted(unseen, key=lambda item: (-float(scores[user, item]), item))
+            assert [item for item in listed if item] == order
+            assert values[: len(order)] == pytest.approx([float(scores[user, item]) for item in order])
+            sids, target = list(dict.fromkeys(sid_index[item] for item in order)), sid_index[batch.target[user]]
+            assert sid_ranks[user] == (sids.index(target) + 1 if target in sids else NOT_RANKED)
+        for ranking, exclude in (("all", None), ("unseen", batch.seen)):
+            ranks[ranking].append(ItemScores(scores).target_rank(batch.target, exclude))
+    for ranking, evaluation in evaluate(config, model, loader, list(ranks)).items():
+        assert evaluation.ranks[loader.order].tolist() == torch.cat(ranks[ranking]).tolist()
+
+
+# Runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"enable_amp": True},
+        ALL_POSITIONS,
+        {**ALL_POSITIONS, "decoder_targets": 1, "encoder_dropout_prob": 0.5},
+    ],
+    ids=str,
+)
+def test_runs_and_recommends(options, changes):
+    result = run("DiffGRM", "tiny", **options, item_head=True, num_valid_users=20, **changes)
+    assert result.statistics["valid_users"] == 20
+    for entry in result.curve:
+        assert set(entry["loss_parts"]) == {"sid", "item"}
+        assert sum(entry["loss_parts"].values()) == pytest.approx(entry["loss"])
+    assert result.curve[-1]["loss"] < result.curve[0]["loss"]
+    assert result.test["all"]["sid_recall@10"] >= result.test["all"]["recall@10"] and result.sid_shares["filled"] == 0
+    recommended = Recommender.load(result.run_dir).recommend([["i1", "i2", "i3"]], k=7)[0]
+    assert len(recommended) == 7
+    assert [one.score for one in recommended] == sorted((one.score for one in recommended), reverse=True)
+
+
+@pytest.mark.slow
+def test_learns_that_nothing_is_bought_twice(options):
+    """Users of `tiny` never come back to an item: their histories are too short."""
+    result = run("DiffGRM", "tiny", **{**options, "epochs": 30}, item_head=True, **ALL_POSITIONS, learning_rate=0.01)
+    state = torch.load(result.run_dir / "best.pt", weights_only=True)["state_dict"]
+    assert state["network.repeat_weight"] < -0.05
+    assert result.test["all"]["ndcg@10"] == pytest.approx(result.test["unseen"]["ndcg@10"], abs=0.02)
+
+
+@pytest.mark.slow
+def test_valid_users_are_the_same_every_time(options):
+    options["epochs"] = 1
+    first, second = (run("DiffGRM", "tiny", **options, num_valid_users=15).valid for _ in range(2))
+    assert first == second
+    assert run("DiffGRM", "tiny", **options, num_valid_users=1000).statistics["valid_users"] == 60
+
+
+# Text
+
+WITH_TEXT = {
+    **ALL_POSITIONS,
+    "item_head": True,
+    "item_text": True,
+    "sid_quantizer": "opq",
+    "sid_num_digits": 2,
+    "sid_codebook_size": 4,
+}
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    """A file of embeddings for the items of `tiny`, and {item: embedding}."""
+    names = [f"i{item}" for item in range(40)]
+    embedding = np.random.default_rng(0).normal(size=(40, 9)).astype(np.float32)
+    np.savez(tmp_path / "vectors.npz", item_id=names, embedding=embedding)
+    return str(tmp_path / "vectors.npz"), dict(zip(names, embedding.astype(np.float64)))
+
+
+def test_text_is_part_of_an_item(options, vectors):
+    path, embedding = vectors
+    _, split, model, _ = build_tiny(options, **WITH_TEXT, sid_text_encoder=path)
+    samples, network = split.train.inter_feat, model.network
+    flat = samples.flat
+    trained = {i for row in samples.rows.tolist() for i in range(row - int(flat.position[row]), row + 1)}
+    trained = sorted({split.dataset.id2token("item_id", int(flat.item[row])) for row in trained})
+    fitted = np.stack([embedding[name] for name in trained])
+    centered = np.stack([embedding[name] for name in split.item_ids]) - fitted.mean(0)
+    whitened = np.linalg.inv(np.cov(fitted.T, bias=True)) @ centered.T  # distances after whitening are Mahalanobis's
+    expected = centered @ whitened
+    expected /= np.sqrt(np.outer(np.diag(expected), np.diag(expected)))  # cosines
+    text = model.text_vectors.numpy()
+    assert text[0].tolist() == [0] * text.shape[1]
+    assert np.allclose(text[1:] @ text[1:].T, expected, atol=1e-4)
+    items = torch.tensor([[3, 0], [40, 7]])
+    without = network.embed_items(items, model.semantic_ids.lookup(items))
+    added = TEXT_SCALE * model.text_vectors[items].double() @ network.item_embedding.text_projection.weight.T
+    assert torch.allclose(model._embed(items), without + added)
+
+
+@pytest.mark.slow
+def test_runs_and_recommends_with_text(options, vectors, tmp_path):
+    settings = {**options, **WITH_TEXT}
+    made = run("DiffGRM", "tiny", **settings, sid_text_encoder=vectors[0])
+    table = tmp_path / "ready.sid"
+    rows = [f"i{item}\t{item % 4} {item // 4 % 4}" for item in range(40)]
+    table.write_text("\n".join(["item_id:token\tsid:token_seq", *rows]) + "\n")
+    ready = run("DiffGRM", "tiny", **settings, sid_text_encoder=vectors[0], sid_file=str(table))
+    for result in (made, ready):
+        assert len(Recommender.load(result.run_dir).recommend([["i1", "i2", "i3"]], k=7)[0]) == 7
+    assert made.config_hash != ready.config_hash
+    with pytest.raises(UserError, match=r"sid_score_weight.*item_head"):
+        Recommender.load(run("DiffGRM", "tiny", **options).run_dir, sid_score_weight=0.5)
+    run("DiffGRM", "tiny", **{**settings, "sid_quantizer": "random"}, sid_text_encoder=vectors[0])  # codes need no text
+
+
+def test_raw_text_vectors_have_length_one(options, vectors):
+    settings = {**WITH_TEXT, "sid_pca_dim": None, "sid_num_digits": 3}
+    model = build_tiny(options, **settings, sid_text_encoder=vectors[0]).model
+    assert torch.allclose(model.text_vectors[1:].norm(dim=1), torch.ones(40, dtype=torch.double), atol=1e-6)

@@ -1,0 +1,50 @@
+"""Product quantization against slow, independent references."""
+
+import numpy as np
+import pytest
+
+from recbole_diffgrm import UserError
+from recbole_diffgrm.tokenizer.quantizers.product import OptimizedProductQuantizer, ProductQuantizer
+from tests.tokenizer.conftest import correlated
+
+
+def transform_one(quantizer, vector: np.ndarray) -> np.ndarray:
+    """One vector: center, project, scale to length 1, rotate."""
+    whitening = quantizer.whitening
+    x = np.array([(vector.astype(float) - whitening.mean) @ column for column in whitening.projection.T])
+    x = x / np.sqrt(sum(value * value for value in x))
+    return x @ quantizer.rotation.astype(float) if quantizer.name == "opq" else x
+
+
+@pytest.mark.parametrize("kind", [OptimizedProductQuantizer, ProductQuantizer])
+def test_codes_are_nearest_centroids(kind):
+    vectors = correlated(300)
+    quantizer = kind.fit(vectors, 4, 16, pca_dim=16, seed=0)
+    codes = quantizer.encode(vectors)
+    assert codes.shape == (300, 4)
+    for vector, code in zip(vectors[:50], codes):
+        x = transform_one(quantizer, vector)
+        for digit in range(4):
+            piece = x[4 * digit : 4 * digit + 4]
+            distances = [((piece - centroid) ** 2).sum() for centroid in quantizer.codebooks[digit].astype(float)]
+            assert code[digit] == int(np.argmin(distances))
+
+
+def test_rotation_is_orthogonal_and_lowers_the_error():
+    vectors = correlated(2000, 32)
+    errors = {}
+    for kind in (OptimizedProductQuantizer, ProductQuantizer):
+        quantizer = kind.fit(vectors, 4, 16, pca_dim=32, seed=0)
+        points = quantizer.transform(vectors)
+        errors[kind.name] = quantizer.errors(points, quantizer.encode(vectors)).mean()
+        if kind is OptimizedProductQuantizer:
+            assert np.allclose(quantizer.rotation @ quantizer.rotation.T, np.eye(32), atol=1e-5)
+    assert errors["opq"] < errors["pq"]
+
+
+def test_raw_vectors():
+    vectors = correlated(200, 24)
+    assert ProductQuantizer.fit(vectors, 4, 8, pca_dim=None, seed=0).codebooks.shape == (4, 8, 6)
+    for kind in (OptimizedProductQuantizer, ProductQuantizer):
+        with pytest.raises(UserError, match=r"sid_pca_dim: .* 24 dimensions .* 5 "):
+            kind.fit(vectors, 5, 8, pca_dim=None, seed=0)

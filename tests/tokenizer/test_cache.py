@@ -1,0 +1,111 @@
+"""Cache entries: built once, complete, repaired when damaged."""
+
+import pytest
+
+from recbole_diffgrm import Tokenizer, UserError
+from recbole_diffgrm.tokenizer.cache import get_or_build, hash_texts
+from tests.tokenizer.conftest import run_tokenizer
+
+
+def test_built_once(tmp_path):
+    built = []
+
+    def build(folder):
+        built.append(folder)
+        (folder / "file").write_text("content")
+
+    first = get_or_build(tmp_path, "kind", {"a": 1}, build)
+    assert get_or_build(tmp_path, "kind", {"a": 1}, build) == first
+    assert len(built) == 1
+    assert get_or_build(tmp_path, "kind", {"a": 2}, build) != first
+    assert sorted(path.name for path in first.iterdir()) == ["about.json", "file"]
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_interrupted_attempts(tmp_path, resumable):
+    seen = []
+
+    def build(folder):
+        seen.append(sorted(path.name for path in folder.iterdir()))
+        (folder / "part").write_text("")
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        get_or_build(tmp_path, "kind", {}, build, resumable)
+    get_or_build(tmp_path, "kind", {}, build, resumable)
+    assert seen == [[], ["part"] if resumable else []]
+
+
+def test_hash_texts():
+    hashes = [hash_texts(texts) for texts in (["ab"], ["a", "b"], ["b", "a"], [], [""], ["\ud800"])]
+    assert len(set(hashes)) == len(hashes)
+
+
+DAMAGES = ["cut", "flipped", "gone", "no about"]
+
+
+def damage_entry(entry, file, damage: str) -> None:
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:-10])
+    elif damage == "flipped":
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif damage == "gone":
+        file.unlink()
+    else:
+        (entry / "about.json").write_text("{")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_entry_is_built_again(tmp_path, damage, caplog):
+    def build(folder):
+        (folder / "file").write_text("content that is long enough")
+
+    entry = get_or_build(tmp_path, "kind", {}, build)
+    damage_entry(entry, entry / "file", damage)
+    assert get_or_build(tmp_path, "kind", {}, build) == entry
+    assert "is damaged" in caplog.text
+    assert (entry / "file").read_text() == "content that is long enough"
+    caplog.clear()
+    get_or_build(tmp_path, "kind", {}, build)
+    assert caplog.text == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["embeddings", "codes", "sid"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_noticed_and_repaired(settings, kind, damage, caplog):
+    tokenized = run_tokenizer(settings)
+    before = (tokenized.folder / "tiny.sid").read_text()
+    entry = next(path for path in tokenized.folder.parent.iterdir() if path.name.startswith(f"{kind}-"))
+    damage_entry(entry, next(path for path in entry.iterdir() if path.suffix in (".npy", ".npz")), damage)
+    # an entry is checked when it is used again: codes for other rules of collisions, embeddings for other digits
+    changes = {"embeddings": {"sid_num_digits": 3}, "codes": {"sid_collisions": "reassign"}, "sid": {}}[kind]
+    run_tokenizer(settings, **changes)
+    assert f"{kind}-" in caplog.text
+    assert "is damaged" in caplog.text
+    caplog.clear()
+    assert (run_tokenizer(settings).folder / "tiny.sid").read_text() == before
+    assert "damaged" not in caplog.text
+
+
+def test_incomplete_entry_is_not_used(settings, monkeypatch):
+    original = Tokenizer.save
+
+    def save_and_stop(self, path):
+        original(self, path)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tokenizer, "save", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_tokenizer(settings)
+    assert run_tokenizer(settings).report["num_items"] == 40
+
+
+def test_folder_that_cannot_be_written(settings, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=f"cache_dir: {tmp_path}/file"):
+        run_tokenizer(settings, cache_dir=str(tmp_path / "file"))
