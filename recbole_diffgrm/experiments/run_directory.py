@@ -142,10 +142,8 @@ def log_to(run_dir: Path, level: str) -> Iterator[None]:
     try:
         yield
     except Exception:
-        to_file.acquire()
         with (run_dir / "log.txt").open("a", encoding="utf-8") as log:
             log.write(traceback.format_exc())
-        to_file.release()
         raise
     finally:
         root.setLevel(previous)

@@ -108,7 +108,7 @@ def test_from_plan_to_page(study, tmp_path, capsys):
 def test_stopped_and_resumed(study, tmp_path):
     """Stopped in the second run, the same command finishes it; the first is kept."""
     path, content, options = study
-    content["sections"][0]["runs"]["SASRec"] = {"model": "SASRec", "settings": {"epochs": 30, "stopping_step": 30}}
+    content["sections"][0]["runs"]["SASRec"] = {"model": "SASRec", "settings": {"epochs": 12, "stopping_step": 12}}
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     command = [sys.executable, "-m", "recbole_diffgrm.study", str(path), *options, "--only=Pop;SASRec"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

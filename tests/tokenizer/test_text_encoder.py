@@ -203,10 +203,11 @@ ENCODE = """
 import sys
 from recbole_diffgrm import UserError
 from recbole_diffgrm.tokenizer import text_encoder
-try:
-    print(text_encoder.encode(text_encoder.load(sys.argv[1], "cpu", False), ["one text"]).round(5).tolist())
-except UserError as error:
-    print("error:", error)
+for name in sys.argv[1:]:
+    try:
+        print(text_encoder.encode(text_encoder.load(name, "cpu", False), ["one text"]).round(5).tolist())
+    except UserError as error:
+        print("error:", error)
 """
 
 
@@ -217,19 +218,19 @@ def test_hub(encoder_folder, tmp_path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
 
-    def answer(name):
+    def answers(*names):
         # A proxy would be asked for the hub's address; HF_HUB_DISABLE_XET: plain downloads.
         hub = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "*"}
-        return run_python("-c", ENCODE, name, **hub).stdout.strip().splitlines()[-1]
+        return run_python("-c", ENCODE, *names, **hub).stdout.strip().splitlines()[-len(names) :]
 
     expected = str(text_encoder.encode(load(encoder_folder), ["one text"]).round(5).tolist())
     try:
-        assert answer("me/tiny") == expected
-        assert "the hub has no model me/other" in answer("me/other")
+        downloaded, unknown = answers("me/tiny", "me/other")
+        assert downloaded == expected and "the hub has no model me/other" in unknown
     finally:
         server.shutdown()
         server.server_close()
-    assert answer("me/tiny") == expected  # downloaded earlier
-    complaint = answer("me/another")
+    cached, complaint = answers("me/tiny", "me/another")
+    assert cached == expected  # downloaded earlier
     for word in ("sid_text_encoder: me/another", "hub cannot be reached", "bundled", "sid_file"):
         assert word in complaint
