@@ -1,4 +1,4 @@
-"""A scoring model and a noising as someone who extends the project would write them (docs/extending.md)."""
+"""A scoring model as someone who extends the project would write it (docs/extending.md)."""
 
 import torch
 import torch.nn.functional as F

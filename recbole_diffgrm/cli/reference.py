@@ -73,12 +73,9 @@ def collect_keys() -> list[Key]:
 
 
 def _groups(options: type[Options]) -> list[type[Options]]:
-    """Classes that declare keys, general ones first."""
+    """Classes that declare keys, general ones first; what a model collects from its components comes last."""
     classes = [cls for cls in options.__mro__ if issubclass(cls, Options) and get_annotations(cls)]
-    general = [cls for cls in reversed(GeneralOptions.__mro__) if cls in classes]
-    own = sorted((cls for cls in classes if cls not in general), key=lambda cls: cls is options)  # components last
-    order = {"DataOptions": 0, "SampleOptions": 1, "EvaluationOptions": 2, "TrainingOptions": 3, "RunOptions": 4}
-    return sorted(general, key=lambda cls: order.get(cls.__name__, 9)) + own
+    return sorted(classes, key=lambda cls: cls is options)
 
 
 def _describe(name: str, group: type[Options], model: str, schema: dict[str, Any], options: type[Options]) -> Key:

@@ -148,6 +148,17 @@ Interval = Annotated[
 COLUMNS = "lists of columns such as {inter: [user_id, item_id, timestamp]}"
 
 
+class HeadsDivideWidth(Options):
+    """For models with the keys hidden_size and n_heads; those without are passed over."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "HeadsDivideWidth":
+        width, heads = getattr(self, "hidden_size", 0), getattr(self, "n_heads", 1)
+        if width % heads:
+            raise UserError(f"hidden_size ({width}) must be a multiple of n_heads ({heads})")
+        return self
+
+
 # Groups of keys that every model reads
 
 

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +117,11 @@ def _train_and_test(
         valid_metrics = progress.best_metrics or _validate(config, model, valid, stop)
         started = time.monotonic()
         tested = _test(config, model, test, stop)
-        for name, value in tested.metrics(asked_ranking(config)).items():
+        asked = tested.get(asked_ranking(config))
+        test_metrics = asked.metrics if asked else {}
+        for name, value in test_metrics.items():
             writer.add_scalar(f"test/{name}", value, progress.best_epoch or 0)
-    if test:
+    if tested:
         _save_rankings(run_dir, split.test, tested)
     result = RunResult(
         model=config.model,
@@ -129,9 +130,9 @@ def _train_and_test(
         config_hash=config_hash,
         run_dir=run_dir,
         valid=valid_metrics,
-        test={ranking: evaluation.metrics for ranking, evaluation in tested.rankings.items()},
+        test={ranking: evaluation.metrics for ranking, evaluation in tested.items()},
         weights_of=weights.config_hash if weights else "",
-        sid_shares=tested.sid_shares or _validation_shares(progress),
+        sid_shares=asked.sid_shares if asked else _validation_shares(progress),
         best_epoch=progress.best_epoch,
         epochs=progress.epoch,
         curve=progress.curve,
@@ -147,8 +148,7 @@ def _train_and_test(
         environment=described,
     )
     result.save()
-    metrics = tested.metrics(asked_ranking(config))
-    logger.info("test " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    logger.info("test " + ", ".join(f"{name} {value:.4f}" for name, value in test_metrics.items()))
     return result
 
 
@@ -165,23 +165,12 @@ def _train(config, split: Split, valid, run_dir: Path, writer, stop: StopSignal,
     return model, done
 
 
-@dataclass(frozen=True)
-class _Tested:
-    rankings: dict[str, Evaluation] = field(default_factory=dict)  # the one asked for first
-
-    def metrics(self, ranking: str) -> dict[str, float]:
-        return self.rankings[ranking].metrics if self.rankings else {}
-
-    @property
-    def sid_shares(self) -> dict[str, float]:
-        return next((evaluation.sid_shares for evaluation in self.rankings.values()), {})
-
-
-def _test(config, model, test: EvalLoader | None, stop: StopSignal) -> _Tested:
+def _test(config, model, test: EvalLoader | None, stop: StopSignal) -> dict[str, Evaluation]:
+    """{ranking: evaluation}, the ranking asked for first; empty without test users."""
     if test is None:
-        return _Tested()
+        return {}
     rankings = list(dict.fromkeys([asked_ranking(config), "unseen"]))
-    return _Tested(evaluate(config, model, test, rankings, config["save_topk"], "test", stop.check))
+    return evaluate(config, model, test, rankings, config["save_topk"], "test", stop.check)
 
 
 def _validation_shares(progress: Progress) -> dict[str, float]:
@@ -252,16 +241,16 @@ def _announce(finished: RunResult) -> None:
             print(f"  {part} then: {finished.environment[part]}; now: {now[part]}. --rerun trains it again")
 
 
-def _save_rankings(run_dir: Path, test_set: FlatSequentialDataset, tested: _Tested) -> None:
+def _save_rankings(run_dir: Path, test_set: FlatSequentialDataset, tested: dict[str, Evaluation]) -> None:
     """ranks.npz, and topk.tsv where asked for."""
     samples = test_set.inter_feat
     users = np.asarray(test_set.id2token(test_set.uid_field, samples[test_set.uid_field]), dtype=str)
     targets = np.asarray(test_set.id2token(test_set.iid_field, samples[test_set.iid_field]), dtype=str)
     named: dict[str, np.ndarray] = {}
-    for ranking, evaluation in tested.rankings.items():
+    for ranking, evaluation in tested.items():
         named |= {name: ranks.numpy() for name, ranks in evaluation.named_ranks(ranking).items()}
     save_ranks(run_dir, users, targets, named)
-    top = next(iter(tested.rankings.values())).top
+    top = next(iter(tested.values())).top
     if top is None:
         return
     with (run_dir / "topk.tsv").open("w", encoding="utf-8") as file:

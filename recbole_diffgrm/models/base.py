@@ -4,6 +4,7 @@ RecBole's `calculate_loss`, `full_sort_predict` and `predict` are made from thes
 evaluator work with every model too. Models of RecBole itself get the same interface from models.recbole.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -39,7 +40,7 @@ class Stage:
     weights_key: str | None = None  # key that is set to the file with the best weights of the stage before
 
 
-class ModelInterface:
+class ModelInterface(ABC):
     """Mixed in before a class of RecBole's, which is a torch.nn.Module."""
 
     eval: Callable[..., Any]
@@ -67,12 +68,13 @@ class ModelInterface:
         return [Stage("train", config["epochs"])]
 
     def losses(self, batch) -> LossOutput:
-        raise NotImplementedError
+        """Of a trainable model."""
+        raise TypeError(f"{type(self).__name__} has no losses: it must have them, or say trainable = False")
 
+    @abstractmethod
     def candidates(self, batch, depth: int, validation: bool = False) -> Candidates:
         """What it recommends to the users of a batch: rankings are asked for down to `depth` items. In validation a
         model may spend less on each user than in the test."""
-        raise NotImplementedError
 
     def summarize_statistics(self, sums: Mapping[str, list[float]], epoch: int) -> dict[str, Any]:
         """Statistics of the losses, added up over an epoch, as numbers to look at."""

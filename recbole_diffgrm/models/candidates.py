@@ -97,7 +97,10 @@ class FusedScores(ItemScores):
         return ItemScores(best).target_rank(1 + sid_index[target].long())
 
     def count_sids(self, target: Tensor, k: int, exclude: SeenPairs | None = None) -> dict[str, int]:
-        num_ranked = (self._without(exclude) > -torch.inf).sum(1)
+        num_ranked = (self.scores > -torch.inf).sum(1)
+        if exclude is not None:
+            row, seen = unique_pairs(exclude, self.scores.shape[1])
+            num_ranked -= torch.bincount(row[self.scores[row, seen] > -torch.inf], minlength=len(target))
         return _count(self.generated, num_ranked, self.semantic_ids.group_size(target), k)
 
 

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, create_model
 
 from recbole_diffgrm import recbole_compat
 from recbole_diffgrm.config.layers import recbole_defaults
 from recbole_diffgrm.config.options import (
     GeneralOptions,
+    HeadsDivideWidth,
     Names,
     NonNegativeInt,
     Options,
@@ -18,7 +19,6 @@ from recbole_diffgrm.config.options import (
     Text,
     option,
 )
-from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.models.base import LossOutput, ModelInterface, Stage
 from recbole_diffgrm.models.candidates import ItemScores
 
@@ -90,13 +90,4 @@ def _options(name: str) -> type[Options]:
     """General keys, and those of RecBoleOptions that RecBole's file of the model has."""
     of_model: dict[str, Any] = {key: (field.annotation, field) for key, field in RecBoleOptions.model_fields.items()}
     read = {key: of_model[key] for key in recbole_defaults(name) if key in of_model}
-    return create_model(f"{name}Options", __base__=_WidthCheck, **read)
-
-
-class _WidthCheck(GeneralOptions):
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "_WidthCheck":
-        width, heads = getattr(self, "hidden_size", None), getattr(self, "n_heads", 1)
-        if width is not None and width % heads:
-            raise UserError(f"hidden_size ({width}) must be a multiple of n_heads ({heads})")
-        return self
+    return create_model(f"{name}Options", __base__=(GeneralOptions, HeadsDivideWidth), **read)

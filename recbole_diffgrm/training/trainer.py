@@ -8,6 +8,8 @@ and `best.pt` the weights that scored best in validation.
 import logging
 import time
 from dataclasses import asdict, dataclass, field
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +170,7 @@ class Trainer:
         self.optimizer.zero_grad()
         with torch.autocast(self.device.type, enabled=self.config["enable_amp"]):
             output = self._losses(batch.to(self.device))
-        loss = add_parts(output)
+        loss = reduce(add, output.parts.values())
         if torch.isnan(loss):
             raise divergence_error(
                 f"the training loss became NaN in epoch {self.progress.epoch + 1}, batch {self.progress.batch + 1}"
@@ -287,11 +289,3 @@ class Trainer:
 
 def divergence_error(what: str) -> UserError:
     return UserError(f"{what}: lower learning_rate or set clip_grad_norm")
-
-
-def add_parts(output: LossOutput) -> torch.Tensor:
-    """What training minimizes."""
-    first, *others = output.parts.values()
-    for part in others:
-        first = first + part
-    return first

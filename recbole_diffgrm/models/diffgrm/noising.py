@@ -5,6 +5,7 @@ A view is the target with some digits masked. Each kind of noising is one class,
 give its keys defaults in properties/model/DiffGRM.yaml. Letters in shapes as in network.py.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
@@ -24,16 +25,16 @@ class Views(NamedTuple):
     logits: Tensor  # [B, V, n, M], meant for masked digits only
 
 
-class Noising(Options):
+class Noising(Options, ABC):
     """How views are made. Keys that several kinds read are declared in a common base class."""
 
+    @abstractmethod
     def num_views(self, num_digits: int) -> int:
         """Views of each target, V."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make_views(self, network: DiffGRMNetwork, history: EncodedHistory, target: Tensor) -> Views:
         """Noised views of the targets [B, n] and the network's predictions for them."""
-        raise NotImplementedError
 
     def difficulty(self, logits: Tensor) -> Tensor:
         """[B, n, M] -> [B, n] in 0..1: one minus the largest probability (Sec. 3.3)."""

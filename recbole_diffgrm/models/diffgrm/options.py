@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_
 
 from recbole_diffgrm.config.options import (
     GeneralOptions,
+    HeadsDivideWidth,
     NonNegativeFloat,
     Options,
     PositiveInt,
@@ -32,7 +33,7 @@ BeamSize = Annotated[
 ]
 
 
-class NetworkOptions(Options):
+class NetworkOptions(HeadsDivideWidth):
     """DiffGRM: network"""
 
     hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads.")
@@ -46,12 +47,6 @@ class NetworkOptions(Options):
         "Padded positions of the history take part of the decoder's attention, as in the authors' release; False masks "
         "them."
     )
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "NetworkOptions":
-        if self.hidden_size % self.n_heads:
-            raise UserError(f"hidden_size ({self.hidden_size}) must be a multiple of n_heads ({self.n_heads})")
-        return self
 
 
 class ItemHeadOptions(Options):
@@ -77,6 +72,12 @@ class ItemHeadOptions(Options):
     )
 
 
+def _is_noising(name: str) -> str:
+    if name not in NOISINGS:
+        raise ValueError
+    return name
+
+
 def _describe_noisings() -> str:
     """From the first line of each class's docstring."""
     return " ".join(f"{name}: {(kind.__doc__ or '').strip().splitlines()[0]}" for name, kind in NOISINGS.items())
@@ -85,16 +86,10 @@ def _describe_noisings() -> str:
 class NoisingOptions(Options):
     """DiffGRM: noising"""
 
-    noising: Annotated[str, AfterValidator(lambda name: _known_noising(name))] = option(
+    noising: Annotated[str, AfterValidator(_is_noising)] = option(
         f"Which digits of the target are masked in its views. {_describe_noisings()}",
         expected="one of " + ", ".join(NOISINGS),
     )
-
-
-def _known_noising(name: str) -> str:
-    if name not in NOISINGS:
-        raise ValueError
-    return name
 
 
 class LossOptions(Options):
@@ -168,7 +163,7 @@ class _DiffGRMOptions(
         for key in noising_keys() - chosen.keys():
             readers = [name for name, noising in NOISINGS.items() if key in noising.model_fields]
             self.check_unused(info, key, f"read only by noising {' and '.join(readers)}, not by {self.noising}")
-        make_noising(self).check(self.num_digits)
+        make_noising(self.model_dump()).check(self.num_digits)
         return self
 
     @model_validator(mode="after")
@@ -191,10 +186,9 @@ def noising_keys() -> set[str]:
 
 
 def make_noising(settings: Any) -> Noising:
-    """Of a checked configuration or of its options."""
-    value_of = settings.__getitem__ if hasattr(settings, "__getitem__") else lambda key: getattr(settings, key)
-    noising = NOISINGS[value_of("noising")]
-    return noising(**{key: value_of(key) for key in noising.model_fields})
+    """The chosen noising with its options; `settings` is a configuration, or a dictionary of options."""
+    noising = NOISINGS[settings["noising"]]
+    return noising(**{key: settings[key] for key in noising.model_fields})
 
 
 def build_options() -> type[_DiffGRMOptions]:
