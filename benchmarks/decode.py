@@ -283,7 +283,7 @@ def measure_catalogues(options) -> list[dict]:
     for size in (10_000, 100_000, 1_000_000, 10_000_000):
         sids = torch.randint(CODES, (size + 1, DIGITS), dtype=torch.int16)
         started = time.perf_counter()
-        semantic_ids = SemanticIds.build(sids, CODES, torch.zeros(size + 1))
+        semantic_ids = SemanticIds.build(sids, CODES, torch.zeros(size + 1)).with_lattice()
         constraint = LatticeConstraint(semantic_ids.lattice)
         built = time.perf_counter() - started
         table, states = torch.randn(size, hidden), torch.randn(users, hidden)

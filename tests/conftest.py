@@ -105,7 +105,7 @@ def build_tiny(options: dict, model: str = "DiffGRM", *, seed: int = 0, std: flo
 
     settings = {**options, **changes}
     config = build_config(model, "tiny", settings.pop("config_files"), settings, settings.pop("preset", ()))
-    split = make_split(config, load_dataset(config), config.model_class.sample_unit(config))
+    split = make_split(config, load_dataset(config))
     attach_item_data(config, split)
     trim = config.model_class.variable_length
     loader = EvalLoader(config, split.test, trim, users_per_batch(config, split.dataset.item_num), split.target_counts)

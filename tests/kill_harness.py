@@ -118,7 +118,7 @@ def main(model: str, data: str, work: str, seconds: str, points: str) -> None:
         if model == "DiffGRM":
             overrides["ema_decay"] = 0.9
         if with_items:
-            overrides |= {"item_head": True, "train_all_positions": True, "min_history": 1, "decoder_targets": 1}
+            overrides |= {"item_head": True, "sample_unit": "sequence", "min_history": 1, "decoder_targets": 1}
             overrides |= {"train_batch_size": 16, "num_valid_users": 30}
         if model == "S3Rec":
             overrides["pretrain_epochs"] = 2

@@ -71,7 +71,7 @@ def test_plain_pytorch_knows_nothing_of_recbole(folder):
 def test_only_diffgrm_names_its_options():
     shared = GeneralOptions.keys() | TokenizerOptions.keys() | RecBoleOptions.keys()
     own = get_model("DiffGRM").Options.keys() - shared
-    assert {"beam_size", "noising", "item_head", "train_all_positions"} <= own
+    assert {"noising", "item_head", "decoder_targets"} <= own
     for path in MODULES:
         if "diffgrm" not in path.relative_to(PACKAGE).parts:
             named = own & set(re.findall(r"[\"'](\w+)[\"']", path.read_text(encoding="utf-8")))

@@ -1,6 +1,6 @@
 """The configuration of one run: layers merged and checked, then handed to RecBole as its Config.
 
-Knows models only through the class it is given: its name, `Options` and `needs_sids`.
+Knows models only through the class it is given: its name, `Options`, `needs_sids` and `sample_units`.
 """
 
 import copy
@@ -58,7 +58,7 @@ WITHOUT_EFFECT = {
 }
 
 
-# `Options` and `needs_sids` are read of it (models.base.ModelInterface).
+# `Options`, `needs_sids` and `sample_units` are read of it (models.base.ModelInterface).
 ModelClass = type[Any]
 
 
@@ -140,6 +140,7 @@ def build_config(
             del values[key]
     values = _validate(model_class, {**defaults, **values}, defaults, origin)
     _complete(model_class, values, in_comparison=bool(compared_with))
+    _check_samples(model_class, values)
     _check_evaluation(model_class, values)
     _check_negatives(values)
     return Config(model_class, dataset, values)
@@ -242,6 +243,14 @@ def _complete(model_class: ModelClass, values: dict[str, Any], in_comparison: bo
         values["train_neg_sample_args"] = {"distribution": "uniform", "sample_num": 1}
     if loss is None and in_comparison:
         values["train_neg_sample_args"] = None  # meant for the other models
+
+
+def _check_samples(model_class: ModelClass, values: dict[str, Any]) -> None:
+    units = model_class.sample_units
+    if values["sample_unit"] not in units:
+        raise UserError(
+            f"sample_unit: {model_class.__name__} trains on {' or '.join(units)}, not {values['sample_unit']}"
+        )
 
 
 def _check_evaluation(model_class: ModelClass, values: dict[str, Any]) -> None:

@@ -3,7 +3,8 @@
 RecBole's defaults < properties/overall.yaml < properties/tokenizer.yaml < properties/model/<Model>.yaml
 < properties/dataset/<dataset>.yaml < presets in order < config files in order < command line.
 
-A preset `name` is properties/preset/<Model>/<name>.yaml. In every other file the section `models: {<Model>: {...}}`
+A preset `name` is properties/preset/<Model>/<name>.yaml; its section `datasets: {<dataset>: {...}}` beats its other
+keys, for that dataset only. In every other file the section `models: {<Model>: {...}}`
 beats the file's other keys, for that model only.
 """
 
@@ -94,19 +95,34 @@ def project_layers(model: str, dataset: str) -> list[Layer]:
     return [(str(path), read_yaml(path)) for path in paths if path.exists()]
 
 
-def preset_layers(model: str, presets: Sequence[str], compared_models: Sequence[str] = ()) -> list[Layer]:
-    """The model's presets; in a comparison those that another model has are passed over."""
+def preset_layers(
+    model: str, presets: Sequence[str], compared_models: Sequence[str] = (), dataset: str | None = None
+) -> list[Layer]:
+    """The model's presets; in a comparison those that another model has are passed over. With a `dataset` their
+    sections `datasets` are resolved."""
     root = properties_dir() / "preset"
     layers = []
     for name in presets:
         path = root / model / f"{name}.yaml"
         if path.exists():
-            layers.append((str(path), read_yaml(path)))
+            layers.append((str(path), _of_dataset(str(path), read_yaml(path), dataset)))
         elif not any((root / other / f"{name}.yaml").exists() for other in compared_models):
             known = preset_names(model)
             has = f"{model} has {', '.join(known)}" if known else f"{model} has none"
             raise UserError(f"preset: there is no preset {name!r}: {has}")
     return layers
+
+
+def _of_dataset(source: str, preset: dict[str, Any], dataset: str | None) -> dict[str, Any]:
+    """A preset as it is for a dataset: with its section of that name, if it has one; None: as it is written."""
+    sections = preset.get("datasets", {})
+    if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
+        raise UserError(
+            f"{source}: datasets must map names of datasets to settings, such as {{ml-100k: {{epochs: 4}}}}"
+        )
+    if dataset is None:
+        return preset
+    return {key: value for key, value in preset.items() if key != "datasets"} | sections.get(dataset, {})
 
 
 def preset_names(model: str) -> list[str]:

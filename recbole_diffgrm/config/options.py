@@ -159,6 +159,10 @@ class HeadsDivideWidth(Options):
         return self
 
 
+# A training sample is a history and its next item, or a user's sequence with a target at every position.
+SampleUnit = Literal["prefix", "sequence"]
+
+
 # Groups of keys that every model reads
 
 
@@ -188,6 +192,12 @@ class DataOptions(Options):
 class SampleOptions(Options):
     """Training samples"""
 
+    sample_unit: SampleUnit = option(
+        "prefix: a sample is a target and the items before it. sequence: a user's sequence (in chunks of "
+        "MAX_ITEM_LIST_LENGTH) with a target at every position, in one pass; train_batch_size counts these. Models "
+        "whose encoder is causal train on sequences, at a fraction of the cost."
+    )
+    train_repeat: PositiveInt = option("Every training sample occurs this many times in an epoch.")
     sliding_window: bool = option("Every item of a user is a target in turn; False: only the last one.")
     min_history: PositiveInt = option("Fewest items before a target.")
     max_history: PositiveInt | None = option(
@@ -197,6 +207,11 @@ class SampleOptions(Options):
 
     @model_validator(mode="after")
     def _history_range(self) -> "SampleOptions":
+        selects = not self.sliding_window or self.min_history > 1 or self.max_history is not None
+        if self.sample_unit == "sequence" and selects:
+            raise UserError(
+                "sample_unit: sequence makes every item a target: sliding_window: True, min_history: 1, max_history: ~"
+            )
         if self.sliding_window and self.max_history is not None and self.max_history < self.min_history:
             raise UserError(f"max_history ({self.max_history}) is below min_history ({self.min_history})")
         return self

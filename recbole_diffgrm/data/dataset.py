@@ -148,7 +148,7 @@ class FlatSequentialDataset(SequentialDataset):
         """RecBole's way to ask for training, validation and test data."""
         from recbole_diffgrm.data.splits import make_split
 
-        split = make_split(self.config, self, self.config.model_class.sample_unit(self.config))
+        split = make_split(self.config, self)
         return [split.train, split.valid, split.test]
 
     def __getitem__(self, index, join=True):

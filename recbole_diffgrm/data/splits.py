@@ -1,9 +1,8 @@
-"""Training, validation and test data: leave-last-out, and the training samples a model asks for."""
+"""Training, validation and test data: leave-last-out, and the training samples that are asked for."""
 
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -13,9 +12,6 @@ from torch import Tensor
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.sequences import FlatSequences, PrefixSamples
 from recbole_diffgrm.errors import UserError
-
-# A training sample is a history and its next item, or a user's sequence with a target at every position.
-SampleUnit = Literal["prefix", "sequence"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class Split:
         return Counter(dict(zip(item.tolist(), count.tolist())))
 
 
-def make_split(config, dataset: FlatSequentialDataset, sample_unit: SampleUnit = "prefix") -> Split:
+def make_split(config, dataset: FlatSequentialDataset) -> Split:
     if isinstance(dataset.inter_feat, pd.DataFrame):
         dataset._change_feat_format()
     mode = config["eval_args"]["split"]["LS"]
@@ -73,13 +69,13 @@ def make_split(config, dataset: FlatSequentialDataset, sample_unit: SampleUnit =
                 f"({dataset.user_num - 1} users, {len(dataset.inter_feat)} interactions; a user needs at least 4)"
             )
     train, valid, test = (dataset.inter_feat.select(part) for part in parts)
-    train = _select_training_samples(config, dataset.dataset_name, train, sample_unit)
+    train = _select_training_samples(config, dataset.dataset_name, train)
     return Split(dataset, *(dataset.copy(part) for part in (train, valid, test)))
 
 
-def _select_training_samples(config, name: str, samples: PrefixSamples, sample_unit: SampleUnit) -> PrefixSamples:
+def _select_training_samples(config, name: str, samples: PrefixSamples) -> PrefixSamples:
     shortest, longest = config["min_history"], config["max_history"]
-    if sample_unit == "sequence":
+    if config["sample_unit"] == "sequence":
         chosen = samples.whole_sequences()
     elif config["sliding_window"]:
         chosen = samples.with_history(shortest, longest)
@@ -87,7 +83,7 @@ def _select_training_samples(config, name: str, samples: PrefixSamples, sample_u
         chosen = samples.last_of_each_user().with_history(shortest, None)
     if len(chosen) == 0:
         raise UserError(f"min_history: no training sample of {name} has {shortest} items before it")
-    return chosen
+    return chosen.select(chosen.rows.repeat_interleave(config["train_repeat"]))
 
 
 def leave_last_out(flat: FlatSequences, mode: str) -> tuple[Tensor, Tensor, Tensor]:

@@ -31,14 +31,18 @@ def sid_metrics(ranks: Tensor, topk: Sequence[int]) -> dict[str, float]:
 
 
 def sid_shares(counts: Mapping[str, int], list_length: int) -> dict[str, float]:
-    """SID_SHARES, from the counts of all users (Candidates.count_sids), lists cut at `list_length`."""
+    """SID_SHARES, from the counts of all users (Candidates.count_sids), lists cut at `list_length`. Models that score
+    every item generate nothing: only the last share is theirs."""
+    shared = {"shared_targets": counts["shared_targets"] / max(1, counts["users"])}
+    if "generated" not in counts:
+        return shared
     return {
         "existing": counts["existing"] / max(1, counts["distinct"]),
         "duplicates": 1 - counts["distinct"] / max(1, counts["generated"]),
         "filled": 1 - counts["generated_items"] / max(1, counts["users"] * list_length),
-        "shared_targets": counts["shared_targets"] / max(1, counts["users"]),
+        **shared,
     }
 
 
 def describe_shares(shares: Mapping[str, float]) -> str:
-    return "\n".join(f"{shares[name]:6.1%} {words}" for name, words in SID_SHARES.items())
+    return "\n".join(f"{shares[name]:6.1%} {words}" for name, words in SID_SHARES.items() if name in shares)

@@ -83,7 +83,7 @@ class Comparison:
         body = [
             [row.name]
             + [row.cell(metric, self.rankings[0]) for metric in self.sid_metrics]
-            + [f"{np.mean([run.sid_shares[name] for run in row.runs]):.1%}" for name in SID_SHARES]
+            + [_mean_share(row, name) for name in SID_SHARES]
             for row in self.rows
             if any(run.sid_shares for run in row.runs)
         ]
@@ -95,6 +95,12 @@ class Comparison:
             return "best"
         p_values = self.p_values[row.name]
         return f"{p_values[key]:.2g}" if key in p_values else ""
+
+
+def _mean_share(row: Row, name: str) -> str:
+    """Over seeds; empty where the model has no such share, as one that generates nothing."""
+    shares = [run.sid_shares[name] for run in row.runs if name in run.sid_shares]
+    return f"{np.mean(shares):.1%}" if shares else ""
 
 
 def compare(

@@ -10,7 +10,8 @@ from recbole_diffgrm.tokenizer.text_vectors import text_vectors
 
 
 def attach_item_data(config, split: Split) -> None:
-    """`popularity` and, for models that need them, `semantic_ids` and `text_vectors` on every part of the split."""
+    """`popularity` and, for models that need them, `semantic_ids`, `text_vectors` and what the model prepares
+    itself, on every part of the split."""
     semantic_ids = text = None
     if config.model_class.needs_sids:
         tokenizer = tokenize(config, split).tokenizer
@@ -19,5 +20,8 @@ def attach_item_data(config, split: Split) -> None:
         semantic_ids = SemanticIds.build(sids, tokenizer.codebook_size, split.popularity, config["sid_collision_order"])
     if config.model_class.needs_text_vectors(config):
         text = torch.from_numpy(text_vectors(config, split))  # [num_items, p]
+    further = config.model_class.prepare(config, split, semantic_ids)
     for part in split.parts:
         part.popularity, part.semantic_ids, part.text_vectors = split.popularity, semantic_ids, text
+        for name, value in further.items():
+            setattr(part, name, value)

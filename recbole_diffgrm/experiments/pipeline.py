@@ -88,7 +88,7 @@ def run_config(
         if unfinished:
             stack.callback(unfinished.release)
         # Before there is a run directory: data that cannot be used leave none.
-        split = make_split(config, load_dataset(config), config.model_class.sample_unit(config))
+        split = make_split(config, load_dataset(config))
         attach_item_data(config, split)
         if not unfinished:
             directory = run_directory.create(config, config_hash)
@@ -114,6 +114,8 @@ def _train_and_test(
     with SummaryWriter(str(run_dir / "tensorboard")) as writer:
         model, progress = _train(config, split, valid, run_dir, writer, stop, weights)
         model.load_state_dict(checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"])
+        if model.finish_training():
+            checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
         valid_metrics = progress.best_metrics or _validate(config, model, valid, stop)
         started = time.monotonic()
         tested = _test(config, model, test, stop)

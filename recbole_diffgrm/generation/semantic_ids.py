@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_diffgrm.generation.lattice import Lattice, build_lattice
+from recbole_diffgrm.generation.trie import Trie, build_trie
 
 MASKED = -1  # instead of a code: the digit is not known yet
 
@@ -24,6 +25,11 @@ class ItemGroups(NamedTuple):
 
 
 class SemanticIds(nn.Module):
+    """A model that searches asks for the index of what exists in its constructor: `with_lattice` (any order of digits)
+    or `with_trie` (left to right)."""
+
+    sids: Tensor  # [D, n] int16: the distinct SIDs, ascending
+    size: Tensor  # [] M
     sid_index: Tensor  # [N + 1] row of each item's SID among the distinct ones, -1 for padding
     popular: Tensor  # [N] items, most popular first
 
@@ -41,10 +47,9 @@ class SemanticIds(nn.Module):
         distinct, index = distinct_sids(sids[1:])
         sid_index = torch.cat([index.new_tensor([-1]), index])
         preference = popularity if collision_order == "popularity" else torch.zeros_like(popularity)
-        lattice, groups = build_lattice(distinct, codebook_size), group_items(sid_index, preference)
-        arrays = {f"lattice_{name}": array for name, array in lattice._asdict().items()}
+        groups = group_items(sid_index, preference)
+        arrays = {"sids": distinct.short(), "size": torch.tensor(codebook_size), "sid_index": sid_index.int()}
         arrays |= {f"group_{name}": array for name, array in groups._asdict().items()}
-        arrays["sid_index"] = sid_index.int()
         arrays["popular"] = popularity[1:].argsort(descending=True, stable=True).int() + 1
         return cls(arrays)
 
@@ -53,18 +58,33 @@ class SemanticIds(nn.Module):
         """From the state dict of a model that has one under `prefix`."""
         return cls({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
 
+    def with_lattice(self) -> "SemanticIds":
+        if "lattice_exists" not in self._buffers:
+            self._register("lattice", build_lattice(self.sids, self.codebook_size)._asdict(), leave_out="sids")
+        return self
+
+    def with_trie(self) -> "SemanticIds":
+        if "trie_code" not in self._buffers:
+            self._register("trie", build_trie(self.sids, self.codebook_size)._asdict())
+        return self
+
+    def _register(self, prefix: str, arrays: Mapping[str, Tensor], leave_out: str = "") -> None:
+        for name, array in arrays.items():
+            if name != leave_out:
+                self.register_buffer(f"{prefix}_{name}", array)
+
     @property
     def lattice(self) -> Lattice:
-        return Lattice(*(self.get_buffer(f"lattice_{name}") for name in Lattice._fields))
+        names = [name for name in Lattice._fields if name != "sids"]
+        return Lattice(self.sids, *(self.get_buffer(f"lattice_{name}") for name in names))
+
+    @property
+    def trie(self) -> Trie:
+        return Trie(*(self.get_buffer(f"trie_{name}") for name in Trie._fields))
 
     @property
     def groups(self) -> ItemGroups:
         return ItemGroups(*(self.get_buffer(f"group_{name}") for name in ItemGroups._fields))
-
-    @property
-    def sids(self) -> Tensor:
-        """[D, n] int16: the distinct SIDs, ascending."""
-        return self.get_buffer("lattice_sids")
 
     @property
     def num_sids(self) -> int:
@@ -72,11 +92,11 @@ class SemanticIds(nn.Module):
 
     @property
     def num_digits(self) -> int:
-        return self.get_buffer("lattice_exists").shape[0]
+        return self.sids.shape[1]
 
     @property
     def codebook_size(self) -> int:
-        return self.get_buffer("lattice_exists").shape[1]
+        return int(self.size)
 
     def lookup(self, items: Tensor) -> Tensor:
         """SIDs of items: [...] -> [..., n]. Padding has the codes of some SID."""

@@ -13,9 +13,13 @@ __all__ = ["MODELS", "build_config", "check_model_name", "get_model", "model_nam
 
 # name: module that has a class of this name
 MODELS = {
+    "ARM": "recbole_diffgrm.models.arm",
+    "ActionPiece": "recbole_diffgrm.models.actionpiece",
     "DiffGRM": "recbole_diffgrm.models.diffgrm",
     "HistoryCopy": "recbole_diffgrm.models.baselines",
     "Pop": "recbole_diffgrm.models.baselines",
+    "RPG": "recbole_diffgrm.models.rpg",
+    "TIGER": "recbole_diffgrm.models.tiger",
 }
 
 
@@ -72,7 +76,7 @@ def build_config(
     config_files = [config_files] if isinstance(config_files, str | Path) else config_files
     presets = presets.split(",") if isinstance(presets, str) else presets
     presets = [name.strip() for name in presets if name.strip()]
-    user_layers = layers.preset_layers(model, presets, compared_with)
+    user_layers = layers.preset_layers(model, presets, compared_with, dataset)
     user_layers += [(str(path), layers.read_yaml(Path(path))) for path in config_files]
     user_layers.append((build.COMMAND_LINE, dict(overrides or {})))
     for source, layer in user_layers:

@@ -9,18 +9,39 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
+import torch.nn.functional as F
 from recbole.model.abstract_recommender import SequentialRecommender
 from recbole.utils import InputType
 from torch import Tensor
 
-from recbole_diffgrm.config.options import GeneralOptions, Options
-from recbole_diffgrm.data.splits import SampleUnit
+from recbole_diffgrm.config.options import GeneralOptions, Options, SampleUnit
+from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.generation.beam_search import Beams
+from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models.candidates import Candidates
 
 # Evaluation of a model that scores every item holds this many scores at once (256 MiB).
 MAX_SCORES = 2**26
+
+
+class Targets(NamedTuple):
+    """What is predicted, and from which position of which sample."""
+
+    row: Tensor  # [T] sample of the batch
+    position: Tensor  # [T] last item of its history that is known
+    item: Tensor  # [T]
+
+    def sample(self, count: int | None) -> "Targets":
+        """At most `count` random ones of each sample; None: all."""
+        if count is None:
+            return self
+        order = torch.rand(len(self.row), device=self.row.device).argsort()
+        order = order[self.row[order].argsort(stable=True)]  # by sample, in random order within each
+        number = torch.arange(len(order), device=order.device) - torch.searchsorted(self.row, self.row)
+        kept = order[number < count]
+        return Targets(self.row[kept], self.position[kept], self.item[kept])
 
 
 class LossOutput(NamedTuple):
@@ -46,6 +67,7 @@ class ModelInterface(ABC):
     eval: Callable[..., Any]
     Options: ClassVar[type[Options]] = GeneralOptions  # keys that the model reads
     trainable: ClassVar[bool] = True
+    sample_units: ClassVar[tuple[SampleUnit, ...]] = ("prefix",)  # that it can train on (data.splits)
     variable_length: ClassVar[bool] = False  # scores do not change when right padding is trimmed off
     needs_sids: ClassVar[bool] = False  # reads dataset.semantic_ids
 
@@ -55,8 +77,14 @@ class ModelInterface(ABC):
         return False
 
     @classmethod
-    def sample_unit(cls, config) -> SampleUnit:
-        return "prefix"
+    def prepare(cls, config, split: Split, semantic_ids: SemanticIds | None) -> dict[str, Any]:
+        """What else the model reads of its dataset, made from the training data: attributes of the dataset."""
+        return {}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Tensor]) -> dict[str, Any]:
+        """The same from saved weights: a run directory holds no data."""
+        return {}
 
     @classmethod
     def scores_every_item(cls, config) -> bool:
@@ -76,6 +104,10 @@ class ModelInterface(ABC):
         """What it recommends to the users of a batch: rankings are asked for down to `depth` items. In validation a
         model may spend less on each user than in the test."""
 
+    def finish_training(self) -> bool:
+        """Called once, with the best weights, before they are tested. True: it changed buffers that are to be saved."""
+        return False
+
     def summarize_statistics(self, sums: Mapping[str, list[float]], epoch: int) -> dict[str, Any]:
         """Statistics of the losses, added up over an epoch, as numbers to look at."""
         return dict(sums)
@@ -89,6 +121,19 @@ class Model(ModelInterface, SequentialRecommender):
     """Base of this project's own models."""
 
     input_type = InputType.POINTWISE
+
+    def __init__(self, config, dataset):
+        super().__init__(config, dataset)
+        self.sample_unit = config["sample_unit"]
+
+    def targets(self, batch) -> Targets:
+        """Of a batch of prefixes or of sequences."""
+        items, length, target = (batch[name] for name in (self.ITEM_SEQ, self.ITEM_SEQ_LEN, self.ITEM_ID))
+        if self.sample_unit == "prefix":
+            return Targets(torch.arange(len(target), device=target.device), length - 1, target)
+        following = F.pad(items[:, 1:], (0, 1)).scatter(1, length[:, None] - 1, target[:, None])  # [B, L]
+        row, position = torch.nonzero(following, as_tuple=True)
+        return Targets(row, position, following[row, position])
 
     def calculate_loss(self, interaction) -> Tensor | tuple[Tensor, ...]:
         parts = tuple(self.losses(interaction).parts.values())

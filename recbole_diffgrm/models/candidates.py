@@ -84,17 +84,28 @@ class ItemScores(Candidates):
         return self.scores if exclude is None else mask_scores(self.scores.clone(), exclude)
 
 
-class FusedScores(ItemScores):
-    """A score for every item that the scores of generated SIDs are part of. A SID ranks where its best item does."""
+class SidItemScores(ItemScores):
+    """A score for every item, of items that have SIDs. A SID ranks where its best item does."""
 
-    def __init__(self, scores: Tensor, generated: GeneratedSids, semantic_ids: SemanticIds):
+    def __init__(self, scores: Tensor, semantic_ids: SemanticIds):
         super().__init__(scores)
-        self.generated, self.semantic_ids = generated, semantic_ids
+        self.semantic_ids = semantic_ids
 
     def sid_target_rank(self, target: Tensor, exclude: SeenPairs | None = None) -> Tensor:
         sid_index = self.semantic_ids.sid_index
         best = best_score_per_sid(self._without(exclude), sid_index, self.semantic_ids.num_sids)  # [B, 1 + D]
         return ItemScores(best).target_rank(1 + sid_index[target].long())
+
+    def count_sids(self, target: Tensor, k: int, exclude: SeenPairs | None = None) -> dict[str, int]:
+        return _count_targets(self.semantic_ids.group_size(target))
+
+
+class FusedScores(SidItemScores):
+    """A score for every item that the scores of generated SIDs are part of."""
+
+    def __init__(self, scores: Tensor, generated: GeneratedSids, semantic_ids: SemanticIds):
+        super().__init__(scores, semantic_ids)
+        self.generated = generated
 
     def count_sids(self, target: Tensor, k: int, exclude: SeenPairs | None = None) -> dict[str, int]:
         num_ranked = (self.scores > -torch.inf).sum(1)
@@ -145,13 +156,16 @@ class GeneratedItems(Candidates):
 
 def _count(generated: GeneratedSids, num_generated_items: Tensor, group_size: Tensor, k: int) -> dict[str, int]:
     return {
-        "users": len(group_size),
+        **_count_targets(group_size),
         "generated": int(generated.num_generated.sum()),
         "distinct": int(generated.num_distinct.sum()),
         "existing": int((generated.rows >= 0).sum()),
         "generated_items": int(num_generated_items.clamp(max=k).sum()),
-        "shared_targets": int((group_size > 1).sum()),
     }
+
+
+def _count_targets(group_size: Tensor) -> dict[str, int]:
+    return {"users": len(group_size), "shared_targets": int((group_size > 1).sum())}
 
 
 def rank_in_list(lists: Tensor, target: Tensor) -> Tensor:

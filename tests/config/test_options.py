@@ -154,7 +154,7 @@ BAD_VALUES = {
     "item_head": 1,
     "item_text": "title",
     "sid_score_weight": -0.1,
-    "train_all_positions": "all",
+    "sample_unit": "all",
     "decoder_targets": 0,
     "num_valid_users": 0,
     "noising": "OCN",

@@ -43,7 +43,7 @@ def test_full_histories_reach_beyond_the_window(tiny):
 @pytest.mark.parametrize("longest", [3, 4, 50])
 def test_whole_sequences(tiny, longest):
     """Every item but a user's first is a target once: the last of a sample, or one of its history but the first."""
-    config = make_config(tiny, "DiffGRM", train_all_positions=True, min_history=1, MAX_ITEM_LIST_LENGTH=longest)
+    config = make_config(tiny, "DiffGRM", sample_unit="sequence", min_history=1, MAX_ITEM_LIST_LENGTH=longest)
     dataset = FlatSequentialDataset(config)
     train, valid, test = dataset.build()
     flat, samples = train.inter_feat.flat, train.inter_feat

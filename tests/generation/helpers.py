@@ -22,7 +22,7 @@ def trie_of(sids: Tensor, codebook_size: int) -> Trie:
 
 def make_catalog(num_items: int = 40, num_digits: int = 3, codebook_size: int = 5, seed: int = 0) -> SemanticIds:
     sids = random_sids(num_items + 1, num_digits, codebook_size, seed)
-    return SemanticIds.build(sids, codebook_size, torch.zeros(num_items + 1))
+    return SemanticIds.build(sids, codebook_size, torch.zeros(num_items + 1)).with_lattice()
 
 
 class RandomStep:

@@ -71,7 +71,7 @@ def test_order_of_items_that_share_a_sid(catalog, collision_order):
 
 def test_saving_and_loading(catalog):
     sids, popularity = catalog
-    ids = SemanticIds.build(sids, 3, popularity)
+    ids = SemanticIds.build(sids, 3, popularity).with_lattice().with_trie()
     state = torch.nn.ModuleDict({"semantic_ids": ids}).state_dict()
     again = SemanticIds.from_state(state, "semantic_ids.")
     assert (again.num_digits, again.codebook_size) == (2, 3)

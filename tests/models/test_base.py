@@ -15,7 +15,7 @@ from tests.conftest import build_tiny
 VARIANTS = [
     ("DiffGRM", {}),
     ("DiffGRM", {"item_head": True}),
-    ("DiffGRM", {"item_head": True, "train_all_positions": True, "min_history": 1}),
+    ("DiffGRM", {"item_head": True, "sample_unit": "sequence", "min_history": 1}),
     ("SASRec", {}),
     ("S3Rec", {}),
 ]
@@ -31,7 +31,7 @@ def test_losses_are_recboles_losses(options, name, changes):
     loss = model.calculate_loss(batch)
     theirs = loss if isinstance(loss, tuple) else (loss,)
     assert [part.item() for part in output.parts.values()] == pytest.approx([part.item() for part in theirs])
-    expected = int(batch["item_length"].sum()) if "train_all_positions" in changes else len(batch)
+    expected = int(batch["item_length"].sum()) if "sample_unit" in changes else len(batch)
     assert output.num_targets == expected
 
 

@@ -1,20 +1,20 @@
 """DiffGRM as a model of the bench: items become SIDs on the way in, generated SIDs become items on the way out.
 
 With `item_head` items have embeddings of their own as well, and a softmax over all items is trained beside the decoder;
-items are then ranked by both. With `train_all_positions` a sample is a user's sequence, and every item of it a target.
+items are then ranked by both. With `sample_unit: sequence` the encoder is causal, and every item a target.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recbole_diffgrm.data.splits import SampleUnit
 from recbole_diffgrm.generation.beam_search import Beams, beam_search
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat, keep_existing, scores_of_sids
-from recbole_diffgrm.models.base import LossOutput, Model
+from recbole_diffgrm.models.base import LossOutput, Model, Targets
+from recbole_diffgrm.models.beam_options import as_widths
 from recbole_diffgrm.models.candidates import Candidates, FusedScores, GeneratedItems
 from recbole_diffgrm.models.diffgrm.decoding import make_constraint, make_step, users_per_chunk
 from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork
@@ -23,35 +23,18 @@ from recbole_diffgrm.models.diffgrm.options import build_options, make_noising
 from recbole_diffgrm.models.diffgrm.statistics import digit_means, digit_sums
 
 
-class Targets(NamedTuple):
-    """What is predicted, and from which position of which sample."""
-
-    row: Tensor  # [T] sample of the batch
-    position: Tensor  # [T] last item of its history that is known
-    item: Tensor  # [T]
-
-    def sample(self, count: int | None) -> "Targets":
-        """At most `count` random ones of each sample; None: all."""
-        if count is None:
-            return self
-        order = torch.rand(len(self.row), device=self.row.device).argsort()
-        order = order[self.row[order].argsort(stable=True)]  # by sample, in random order within each
-        number = torch.arange(len(order), device=order.device) - torch.searchsorted(self.row, self.row)
-        kept = order[number < count]
-        return Targets(self.row[kept], self.position[kept], self.item[kept])
-
-
 class DiffGRM(Model):
     Options = build_options()
     variable_length = True
     needs_sids = True
+    sample_units = ("prefix", "sequence")
 
     def __init__(self, config, dataset):
         super().__init__(config, dataset)
-        self.semantic_ids = dataset.semantic_ids
+        self.semantic_ids = dataset.semantic_ids.with_lattice()
         self.has_item_head, self.sid_score_weight = config["item_head"], config["sid_score_weight"]
         self.register_buffer("text_vectors", dataset.text_vectors if config["item_text"] else None)  # [items, t]
-        self.train_all_positions, self.decoder_targets = config["train_all_positions"], config["decoder_targets"]
+        self.decoder_targets = config["decoder_targets"]
         self.network = DiffGRMNetwork(
             DiffGRMConfig(
                 num_digits=self.semantic_ids.num_digits,
@@ -65,7 +48,7 @@ class DiffGRM(Model):
                 max_length=config["MAX_ITEM_LIST_LENGTH"],
                 attention_sink=config["cross_attention_sink"],
                 encoder_dropout=config["encoder_dropout_prob"],
-                causal=self.train_all_positions,
+                causal=self.sample_unit == "sequence",
                 text_dim=0 if self.text_vectors is None else self.text_vectors.shape[1],
                 num_items=self.n_items if self.has_item_head else 0,
             )
@@ -74,17 +57,13 @@ class DiffGRM(Model):
         self.noising.check(self.semantic_ids.num_digits)
         self.loss_weighting, self.label_smoothing = config["loss_weighting"], config["label_smoothing"]
         self.decoding, self.path_merge, self.order_seed = config["decoding"], config["path_merge"], config["seed"]
-        self.beam_widths = _as_widths(config["beam_size"])
-        self.valid_beam_widths = _as_widths(config["valid_beam_size"])
+        self.beam_widths = as_widths(config["beam_size"])
+        self.valid_beam_widths = as_widths(config["valid_beam_size"])
         self.decoding_memory = config["decoding_memory"]
 
     @classmethod
     def needs_text_vectors(cls, config) -> bool:
         return config["item_text"]
-
-    @classmethod
-    def sample_unit(cls, config) -> SampleUnit:
-        return "sequence" if config["train_all_positions"] else "prefix"
 
     @classmethod
     def scores_every_item(cls, config) -> bool:
@@ -94,7 +73,7 @@ class DiffGRM(Model):
 
     def losses(self, batch) -> LossOutput:
         """Of the SIDs' digits and, with the item head, of the items."""
-        states, targets = self._encode(batch), self._targets(batch)
+        states, targets = self._encode(batch), self.targets(batch)
         sid_loss, statistics = self._sid_loss(states, targets.sample(self.decoder_targets))
         parts = {"sid": sid_loss}
         if self.has_item_head:
@@ -104,20 +83,12 @@ class DiffGRM(Model):
 
     def _sid_loss(self, states: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
         sids = self.semantic_ids.lookup(targets.item)  # [T, n]
-        row = targets.row if self.train_all_positions else None
+        row = targets.row if self.sample_unit == "sequence" else None
         history = self.network.precompute_kv(states, targets.position + 1, row)
         views = self.noising.make_views(self.network, history, sids)
         losses = digit_losses(views, sids, self.label_smoothing)
         statistics = digit_sums(views, losses, sids, self.noising)
         return sample_losses(losses, views.masked, self.loss_weighting).mean(), statistics
-
-    def _targets(self, batch) -> Targets:
-        items, length, target = (batch[name] for name in (self.ITEM_SEQ, self.ITEM_SEQ_LEN, self.ITEM_ID))
-        if not self.train_all_positions:
-            return Targets(torch.arange(len(target), device=target.device), length - 1, target)
-        following = F.pad(items[:, 1:], (0, 1)).scatter(1, length[:, None] - 1, target[:, None])  # [B, L]
-        row, position = torch.nonzero(following, as_tuple=True)
-        return Targets(row, position, following[row, position])
 
     def summarize_statistics(self, sums: Mapping[str, list[float]], epoch: int) -> dict[str, Any]:
         """ESP, effective sample passes: epochs times views (paper, Sec. 4; there for the best epoch)."""
@@ -173,7 +144,3 @@ class DiffGRM(Model):
         history = self.network.precompute_kv(self._encode(batch), batch[self.ITEM_SEQ_LEN])
         constraint = make_constraint(self.decoding, self.path_merge, self.semantic_ids, self.order_seed)
         return beam_search(make_step(self.network, history), constraint, widths, len(batch), history.bias.device)
-
-
-def _as_widths(beam_size: int | Sequence[int]) -> tuple[int, ...]:
-    return (beam_size,) if isinstance(beam_size, int) else tuple(beam_size)

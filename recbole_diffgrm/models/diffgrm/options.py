@@ -2,10 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
+from pydantic import AfterValidator, ValidationInfo, create_model, model_validator
 
 from recbole_diffgrm.config.options import (
-    GeneralOptions,
     HeadsDivideWidth,
     NonNegativeFloat,
     Options,
@@ -14,23 +13,9 @@ from recbole_diffgrm.config.options import (
     option,
 )
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.models.beam_options import SearchOptions
 from recbole_diffgrm.models.diffgrm.decoding import CONSTRAINTS
 from recbole_diffgrm.models.diffgrm.noising import NOISINGS, Noising
-from recbole_diffgrm.tokenizer.options import TokenizerOptions
-
-
-def _is_narrowing(widths: int | list[int]) -> int | list[int]:
-    if isinstance(widths, list) and widths != sorted(widths, reverse=True):
-        raise ValueError
-    return widths
-
-
-BEAM = "a whole number of at least 1, or a list with one per step, none larger than the one before, such as [32, 16]"
-BeamSize = Annotated[
-    PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)],
-    AfterValidator(_is_narrowing),
-    Field(json_schema_extra={"expected": BEAM}),
-]
 
 
 class NetworkOptions(HeadsDivideWidth):
@@ -62,12 +47,8 @@ class ItemHeadOptions(Options):
         "item_head: weight of the SID's log-probability; a SID that was not generated counts as the last one that was.",
         affects="evaluation",
     )
-    train_all_positions: bool = option(
-        "A causal encoder, trained at every item of a user's sequence in one pass. A training sample is a sequence (in "
-        "chunks of MAX_ITEM_LIST_LENGTH), and train_batch_size counts these."
-    )
     decoder_targets: PositiveInt | None = option(
-        "train_all_positions: train the decoder on this many random targets of each sample; ~ on all, which takes "
+        "sample_unit sequence: train the decoder on this many random targets of each sample; ~ on all, which takes "
         "memory: keys and values are held for each of them."
     )
 
@@ -115,34 +96,13 @@ class DecodingOptions(Options):
         "constrained: score of a partial SID that is reached in several orders: the best one's, or the sum.",
         affects="evaluation",
     )
-    beam_size: BeamSize = option(
-        "Branches per user in the test, or a list with the number after each step (the last one holds for further "
-        "steps). At least max(topk) at the end.",
-        affects="evaluation",
-        expected=BEAM,
-    )
-    valid_beam_size: BeamSize = option("The same in validation.", affects="validation", expected=BEAM)
-    decoding_memory: Annotated[float, Field(gt=0, le=2**30)] = option(
-        "MiB, roughly, for the beams that are decoded at once.", affects="evaluation"
-    )
 
 
-class _DiffGRMOptions(
-    GeneralOptions, TokenizerOptions, NetworkOptions, ItemHeadOptions, NoisingOptions, LossOptions, DecodingOptions
-):
-    @property
-    def num_digits(self) -> int | None:
-        """Digits of a SID that is made here; None for those of a file, known once it is read."""
-        return None if self.sid_file is not None else self.sid_num_digits + (self.sid_collisions == "extra_digit")
-
+class _DiffGRMOptions(SearchOptions, NetworkOptions, ItemHeadOptions, NoisingOptions, LossOptions, DecodingOptions):
     @model_validator(mode="after")
     def _check_samples(self) -> "_DiffGRMOptions":
-        if self.train_all_positions and (not self.sliding_window or self.min_history > 1 or self.max_history):
-            raise UserError(
-                "train_all_positions: every item is a target: sliding_window: True, min_history: 1, max_history: ~"
-            )
-        if self.decoder_targets is not None and not self.train_all_positions:
-            raise UserError("decoder_targets: read only with train_all_positions")
+        if self.decoder_targets is not None and self.sample_unit != "sequence":
+            raise UserError("decoder_targets: read only with sample_unit: sequence")
         return self
 
     @model_validator(mode="after")
@@ -167,15 +127,7 @@ class _DiffGRMOptions(
         return self
 
     @model_validator(mode="after")
-    def _check_beams(self, info: ValidationInfo) -> "_DiffGRMOptions":
-        list_length = (info.context or {}).get("list_length") or max(self.topk)
-        for key in ("beam_size", "valid_beam_size"):
-            value = getattr(self, key)
-            widths = value if isinstance(value, list) else [value]
-            if self.num_digits is not None and len(widths) > self.num_digits:
-                raise UserError(f"{key}: {len(widths)} widths, but a SID has {self.num_digits} digits")
-            if widths[-1] < list_length:
-                raise UserError(f"{key}: {widths[-1]} SIDs are too few for topk {list_length}")
+    def _check_path_merge(self, info: ValidationInfo) -> "_DiffGRMOptions":
         if self.decoding != "constrained":
             self.check_unused(info, "path_merge", f"read only with decoding: constrained, not {self.decoding}")
         return self

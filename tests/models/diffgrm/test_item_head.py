@@ -12,7 +12,7 @@ from recbole_diffgrm.models.diffgrm.model import Targets
 from recbole_diffgrm.nn.item_embeddings import TEXT_SCALE
 from tests.conftest import build_tiny
 
-ALL_POSITIONS = {"train_all_positions": True, "min_history": 1}
+ALL_POSITIONS = {"sample_unit": "sequence", "min_history": 1}
 
 
 # Training
@@ -24,7 +24,7 @@ def test_a_sequence_trains_as_all_its_prefixes_do(options, item_head):
     _, split, model, _ = build_tiny(options, item_head=item_head, **ALL_POSITIONS)
     samples, index = split.train.inter_feat, torch.tensor([3, 17, 40])
     together = model.losses(samples.cut(index))
-    model.train_all_positions = False  # the last item is the only target
+    model.sample_unit = "prefix"  # the last item is the only target
     alone = []
     for last, length in zip(samples.rows[index].tolist(), samples["item_length"][index].tolist()):
         for row in range(last - length + 1, last + 1):
@@ -44,7 +44,7 @@ def test_targets_of_a_sequence(options):
     for row, (items, length, last) in enumerate(zip(*columns)):
         sequence = [*items[:length], last]
         expected += [(row, position, sequence[position + 1]) for position in range(length)]
-    assert list(zip(*(part.tolist() for part in model._targets(batch)))) == expected
+    assert list(zip(*(part.tolist() for part in model.targets(batch)))) == expected
 
 
 def test_random_targets_of_each_sample():

@@ -8,15 +8,15 @@ from recbole_diffgrm.models.diffgrm import DiffGRM
 from recbole_diffgrm.models.diffgrm.noising import NOISINGS
 from recbole_diffgrm.models.diffgrm.options import make_noising, noising_keys
 
-ALL_POSITIONS = {"train_all_positions": True, "min_history": 1}
+ALL_POSITIONS = {"sample_unit": "sequence", "min_history": 1}
 
 CONFLICTS = [  # overrides, what the message must name
     ({"hidden_size": 20, "n_heads": 8}, ["hidden_size", "20", "n_heads", "8"]),
     # Samples
-    ({"train_all_positions": True}, ["train_all_positions", "min_history: 1"]),
-    ({**ALL_POSITIONS, "sliding_window": False}, ["train_all_positions", "sliding_window: True"]),
-    ({**ALL_POSITIONS, "max_history": 50}, ["train_all_positions", "max_history: ~"]),
-    ({"decoder_targets": 2}, ["decoder_targets", "train_all_positions"]),
+    ({"sample_unit": "sequence"}, ["sample_unit", "min_history: 1"]),
+    ({**ALL_POSITIONS, "sliding_window": False}, ["sample_unit", "sliding_window: True"]),
+    ({**ALL_POSITIONS, "max_history": 50}, ["sample_unit", "max_history: ~"]),
+    ({"decoder_targets": 2}, ["decoder_targets", "sample_unit"]),
     # Item head
     ({"sid_score_weight": 0.5}, ["sid_score_weight", "item_head"]),
     ({"item_text": True}, ["item_text", "item_head"]),
