@@ -1,0 +1,203 @@
+"""RPG (Hou et al., KDD 2025): all digits of a long semantic ID are predicted at once, each by a head of its own.
+
+An item is the mean of its code embeddings; GPT-2 reads the history; head j turns a state into a distribution over the
+codes of digit j. Digits are independent given the history, so the score of an item is the mean of the log-probabilities
+of its codes: of every item (`exhaustive`), or of those that a walk over a graph of similar SIDs meets (`graph`).
+
+Letters in shapes: B samples, L items of a history, T targets, m digits with M codes each, d hidden size, D distinct
+SIDs, E edges of a node, W beams.
+"""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationInfo, model_validator
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from recbole_diffgrm.config.options import (
+    GeneralOptions,
+    HeadsDivideWidth,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    option,
+)
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat
+from recbole_diffgrm.models.base import LossOutput, Model, Targets
+from recbole_diffgrm.models.candidates import Candidates, GeneratedItems, SidItemScores
+from recbole_diffgrm.nn.dropout import dropout
+from recbole_diffgrm.nn.gpt2 import GPT2Layer, causal_bias
+from recbole_diffgrm.nn.item_embeddings import sum_codes
+from recbole_diffgrm.tokenizer.options import TokenizerOptions
+
+NODES_AT_ONCE = 256  # of the graph, when it is built
+VISITED_AT_ONCE = 2**24  # codes of visited nodes that a walk holds
+
+
+class RPGOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
+    """RPG"""
+
+    hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads.")
+    inner_size: PositiveInt = option("Inner width of the feed-forward layers.")
+    n_layers: PositiveInt = option("Number of layers.")
+    n_heads: PositiveInt = option("Number of attention heads.")
+    embedding_dropout_prob: Probability = option("Dropout of the embedded items.")
+    attn_dropout_prob: Probability = option("Dropout of attention weights.")
+    temperature: PositiveFloat = option("Codes are scored by their cosine with a head's output, divided by this.")
+    scoring: Literal["exhaustive", "graph"] = option(
+        "What the test ranks: all items, or those met on a walk over the graph of similar SIDs. Validation ranks all.",
+        affects="evaluation",
+    )
+    graph_edges: NonNegativeInt = option(
+        "Neighbours of each SID in the graph, which is built after training and saved with the weights; its time grows "
+        "with the square of the catalogue. 0 builds none."
+    )
+    graph_beams: PositiveInt = option(
+        "scoring graph: SIDs that a walk holds, at least max(topk).", affects="evaluation"
+    )
+    graph_steps: PositiveInt = option("scoring graph: steps of a walk.", affects="evaluation")
+
+    @model_validator(mode="after")
+    def _check_graph(self, info: ValidationInfo) -> "RPGOptions":
+        if self.scoring == "exhaustive":
+            self.check_unused(info, "sid_collision_order", "read only with scoring: graph; equal scores rank by number")
+            return self
+        if not self.graph_edges:
+            raise UserError("scoring: graph needs graph_edges, the neighbours of each SID")
+        list_length = (info.context or {}).get("list_length") or max(self.topk)
+        if self.graph_beams < list_length:
+            raise UserError(f"graph_beams: {self.graph_beams} SIDs are too few for topk {list_length}")
+        return self
+
+
+class RPG(Model):
+    Options = RPGOptions
+    variable_length = True
+    needs_sids = True
+    sample_units = ("sequence", "prefix")
+
+    def __init__(self, config, dataset):
+        super().__init__(config, dataset)
+        ids = self.semantic_ids = dataset.semantic_ids
+        d, num_layers = config["hidden_size"], config["n_layers"]
+        self.embedding_dropout, self.temperature = config["embedding_dropout_prob"], config["temperature"]
+        self.scoring, self.beams, self.steps = config["scoring"], config["graph_beams"], config["graph_steps"]
+        self.seed = config["seed"]
+        self.code_embedding = nn.Parameter(torch.empty(ids.num_digits, ids.codebook_size, d))
+        self.position_embedding = nn.Parameter(torch.empty(config["MAX_ITEM_LIST_LENGTH"], d))
+        self.layers = nn.ModuleList(
+            GPT2Layer(d, config["inner_size"], config["n_heads"], config["attn_dropout_prob"], eps=1e-12)
+            for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(d, eps=1e-12)
+        self.head_weight = nn.Parameter(torch.zeros(ids.num_digits, d, d))
+        self.head_bias = nn.Parameter(torch.empty(ids.num_digits, d))
+        num_edges = min(config["graph_edges"], ids.num_sids)
+        self.register_buffer("graph", torch.zeros(ids.num_sids, num_edges, dtype=torch.int32))  # [D, E]
+        for embedding in (self.code_embedding, self.position_embedding):
+            nn.init.normal_(embedding, std=0.02)
+        for layer in self.layers:
+            layer.initialize(num_layers)
+        nn.init.uniform_(self.head_bias, -1 / math.sqrt(d), 1 / math.sqrt(d))
+
+    # Training
+
+    def losses(self, batch) -> LossOutput:
+        """The mean over digits of their cross-entropy."""
+        targets = self.targets(batch)
+        logits = self._logits(self._encode(batch), targets)  # [m, T, M]
+        sids = self.semantic_ids.lookup(targets.item)  # [T, m]
+        loss = F.cross_entropy(logits.flatten(0, 1), sids.T.flatten())
+        return LossOutput({"sid": loss}, len(targets.item))
+
+    def _encode(self, batch) -> Tensor:
+        """States of the history's items [B, L, d]."""
+        sids = self.semantic_ids.lookup(batch[self.ITEM_SEQ])  # [B, L, m]
+        x = sum_codes(sids, self.code_embedding) / sids.shape[-1]
+        x = dropout(x + self.position_embedding[: x.shape[1]], self.embedding_dropout, self.training)
+        bias = causal_bias(x.shape[1], x.device)
+        for layer in self.layers:
+            x = layer(x, bias)
+        return self.norm(x)
+
+    def _logits(self, states: Tensor, targets: Targets) -> Tensor:
+        """[m, T, M]: only at the positions that have a target."""
+        state = states[targets.row, targets.position]  # [T, d]
+        projected = torch.baddbmm(
+            self.head_bias[:, None], state.expand(len(self.head_weight), -1, -1), self.head_weight
+        )
+        outputs = F.normalize(state + F.silu(projected), dim=-1)  # [m, T, d]
+        codes = F.normalize(self.code_embedding, dim=-1)  # [m, M, d]
+        return torch.bmm(outputs, codes.transpose(1, 2) / self.temperature)
+
+    # Ranking
+
+    def candidates(self, batch, depth: int, validation: bool = False) -> Candidates:
+        log_probs = self._log_probs(batch)
+        if self.scoring == "exhaustive" or validation:
+            scores = self._score_sids(log_probs)  # [B, D]
+            return SidItemScores(scores[:, self.semantic_ids.sid_index.long()], self.semantic_ids)
+        return GeneratedItems(self._walk(log_probs), self.semantic_ids, depth)
+
+    def _log_probs(self, batch) -> Tensor:
+        """[m, M, B] log-probability of each code."""
+        length = batch[self.ITEM_SEQ_LEN]
+        last = Targets(torch.arange(len(length), device=length.device), length - 1, length)
+        return self._logits(self._encode(batch), last).float().log_softmax(dim=-1).transpose(1, 2)
+
+    def _score_sids(self, log_probs: Tensor) -> Tensor:
+        """[m, M, B] -> [B, D]: the mean over digits. Rows of all users are added up at once."""
+        sids = self.semantic_ids.sids.long()
+        return sum_codes(sids, log_probs.contiguous()).T / sids.shape[1]
+
+    # The graph
+
+    def finish_training(self) -> bool:
+        if self.graph.shape[1] == 0:
+            return False
+        self.graph.copy_(self._build_graph())
+        return True
+
+    @torch.inference_mode()
+    def _build_graph(self) -> Tensor:
+        """[D, E]: the most similar SIDs of each, itself among them. Similarity: the mean over digits of
+        (1 + cosine of the codes' embeddings) / 2."""
+        codes = F.normalize(self.code_embedding.detach(), dim=-1)
+        similarity = (1 + torch.bmm(codes, codes.transpose(1, 2))) / 2  # [m, M, M]
+        sids = self.semantic_ids.sids.long()
+        digit = torch.arange(sids.shape[1], device=sids.device)
+        graph = torch.empty_like(self.graph)
+        for start in tqdm(range(0, len(sids), NODES_AT_ONCE), desc="graph", unit="block", disable=None, leave=False):
+            nodes = sids[start : start + NODES_AT_ONCE]  # [C, m]
+            to_codes = similarity[digit, nodes].permute(1, 2, 0).contiguous()  # [m, M, C]
+            to_sids = sum_codes(sids, to_codes).T  # [C, D]
+            graph[start : start + NODES_AT_ONCE] = to_sids.topk(graph.shape[1], dim=1).indices.int()
+        return graph
+
+    def _walk(self, log_probs: Tensor) -> GeneratedSids:
+        """Log-probabilities [m, M, B] -> the best SIDs met. All users start from the same random ones."""
+        per_user = self.beams * self.graph.shape[1] * len(log_probs)
+        chunk = max(1, VISITED_AT_ONCE // per_user)
+        return concat([self._walk_chunk(part) for part in log_probs.split(chunk, dim=2)])
+
+    def _walk_chunk(self, log_probs: Tensor) -> GeneratedSids:
+        num_digits, _, num_users = log_probs.shape
+        sids, digit = self.semantic_ids.sids.long(), torch.arange(num_digits, device=log_probs.device)
+        start = torch.randperm(len(sids), generator=torch.Generator().manual_seed(self.seed))[: self.beams]
+        beams = start.to(sids.device).expand(num_users, -1)  # [B, W]
+        scores = log_probs.new_zeros(beams.shape)
+        user = torch.arange(num_users, device=sids.device)[:, None, None]
+        for _ in range(self.steps):
+            met = self.graph[beams].long().flatten(1).sort(dim=1).values  # [B, W * E]
+            scores = log_probs[digit, sids[met], user].mean(dim=-1)
+            is_repeated = F.pad(met[:, 1:] == met[:, :-1], (1, 0))
+            scores = scores.masked_fill(is_repeated, -torch.inf)
+            scores, best = scores.topk(min(self.beams, scores.shape[1]), dim=1)
+            beams = met.gather(1, best)
+        count = (scores > -torch.inf).sum(dim=1)
+        return GeneratedSids(beams.masked_fill(scores == -torch.inf, -1), scores, count, count)
