@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_diffgrm.nn.dropout import dropout
+from recbole_diffgrm.nn.kv_cache import BranchCache
 
 
 class SelfAttention(nn.Module):
@@ -27,6 +28,13 @@ class SelfAttention(nn.Module):
         mixed = join_heads(attend(query, key, value, bias, self.dropout, self.training))
         if rows is not None:
             x, mixed = (part.flatten(0, 1).index_select(0, rows) for part in (x, mixed))
+        return x + dropout(self.out(mixed), self.dropout, self.training)
+
+    def step(self, x: Tensor, cache: BranchCache, layer: int) -> Tensor:
+        """The next token of every branch [U, W, d], which attends to those of its branch."""
+        parts = self.query_key_value(self.norm(x)).view(*x.shape[:-1], 3, self.num_heads, -1)
+        query, key, value = parts.unbind(2)  # [U, W, h, d / h]
+        mixed = cache.attend(layer, query, key, value, scale=1 / math.sqrt(query.shape[-1]))
         return x + dropout(self.out(mixed), self.dropout, self.training)
 
 
@@ -54,10 +62,18 @@ class CrossAttention(nn.Module):
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout_prob: float, training: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    dropout_prob: float,
+    training: bool,
+    scaled: bool = True,
 ) -> Tensor:
-    """[B, h, T, c], [B, h, S, c] -> [B, h, T, c]; `bias` broadcasts to the logits [B, h, T, S]."""
-    logits = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    """[B, h, T, c], [B, h, S, c] -> [B, h, T, c]; `bias` broadcasts to the logits [B, h, T, S]. T5's are not scaled."""
+    logits = query @ key.transpose(-1, -2)
+    if scaled:
+        logits = logits / math.sqrt(query.shape[-1])
     if bias is not None:
         logits = logits + bias
     return dropout(logits.softmax(dim=-1), dropout_prob, training) @ value

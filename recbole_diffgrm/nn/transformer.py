@@ -1,10 +1,15 @@
 """Layers of a Transformer, pre-norm and residual. Letters in shapes as in attention.py."""
 
+from collections.abc import Iterator
+from typing import cast
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recbole_diffgrm.nn.attention import CrossAttention, SelfAttention
+from recbole_diffgrm.nn.attention import CrossAttention, SelfAttention, is_before, mask_to_bias
 from recbole_diffgrm.nn.dropout import dropout
+from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
 
 
 class FeedForward(nn.Module):
@@ -50,3 +55,43 @@ class DecoderLayer(nn.Module):
         x = self.self_attention(x.flatten(0, 1), rows=rows).view(shape)
         output: Tensor = self.feed_forward(self.cross_attention(x, key, value, bias))
         return output
+
+
+class CausalDecoder(nn.Module):
+    """Decoder layers in which a token attends to itself and those before it, then to the states of its sample. Without
+    positions and without a norm at the end."""
+
+    def __init__(self, hidden_size: int, inner_size: int, num_heads: int, num_layers: int, dropout: float):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            DecoderLayer(hidden_size, inner_size, num_heads, dropout) for _ in range(num_layers)
+        )
+
+    def precompute_kv(self, states: Tensor, length: Tensor) -> Memory:
+        """Keys and values of the first `length` [B] encoder states of each sample [B, S, d]."""
+        keys, values = zip(*(layer.precompute_kv(states) for layer in self._layers()))
+        return Memory(keys, values, mask_to_bias(is_before(states.shape[1], length))[:, None, None])
+
+    def forward(self, x: Tensor, memory: Memory) -> Tensor:
+        """[B, T, d] -> [B, T, d]"""
+        size = x.shape[1]
+        causal = mask_to_bias(torch.ones(size, size, dtype=torch.bool, device=x.device).tril())
+        for layer, key, value in zip(self._layers(), memory.keys, memory.values):
+            x = layer.self_attention(x, causal)[:, None]  # [B, 1, T, d]
+            x = layer.feed_forward(layer.cross_attention(x, key, value, memory.bias))[:, 0]
+        return x
+
+    def step(self, x: Tensor, memory: Memory, cache: BranchCache, parent: Tensor | None = None) -> Tensor:
+        """The next token of every branch [U, W, d] -> [U, W, d]: those that `forward` has at that place.
+
+        Branch w continues branch parent[u, w] [U, W] of the step before. The branches of a user are queries to the
+        same keys of its history.
+        """
+        cache.reorder(parent)
+        for number, (layer, key, value) in enumerate(zip(self._layers(), memory.keys, memory.values)):
+            x = layer.self_attention.step(x, cache, number)[:, :, None]  # [U, W, 1, d]
+            x = layer.feed_forward(layer.cross_attention(x, key, value, memory.bias))[:, :, 0]
+        return x
+
+    def _layers(self) -> Iterator[DecoderLayer]:
+        return cast(Iterator[DecoderLayer], iter(self.layers))

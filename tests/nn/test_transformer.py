@@ -3,7 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from recbole_diffgrm.nn.transformer import DecoderLayer, EncoderLayer, FeedForward
+from recbole_diffgrm.nn.kv_cache import BranchCache
+from recbole_diffgrm.nn.transformer import CausalDecoder, DecoderLayer, EncoderLayer, FeedForward
 from tests.nn.test_attention import initialized
 
 
@@ -45,3 +46,25 @@ def test_dropout_in_training_only():
     assert not torch.equal(layer(x), layer(x))
     layer.eval()
     assert torch.equal(layer(x), layer(x))
+
+
+@torch.no_grad()
+def test_causal_decoder():
+    """A first token is that of plain layers; steps over branches equal teacher forcing."""
+    torch.manual_seed(0)
+    decoder = CausalDecoder(hidden_size=8, inner_size=12, num_heads=2, num_layers=2, dropout=0.5).double().eval()
+    states, length = torch.randn(3, 6, 8).double(), torch.tensor([4, 6, 1])
+    memory = decoder.precompute_kv(states, length)
+    x = torch.randn(3, 4, 8).double()
+    expected = x[:, None, :1]
+    for layer, key, value in zip(decoder.layers, memory.keys, memory.values):
+        expected = layer(expected, key, value, memory.bias)
+    output = decoder(x, memory)
+    torch.testing.assert_close(output[:, :1], expected[:, 0])
+    cache = BranchCache()
+    for token in range(4):
+        parent = None if token == 0 else torch.zeros(3, 2, dtype=torch.int64)
+        branches = x[:, token : token + 1].expand(-1, 1 if token == 0 else 2, -1).clone()
+        branches[:, 1:] += 1  # a second branch, which the next step drops
+        stepped = decoder.step(branches, memory, cache, parent)
+        torch.testing.assert_close(stepped[:, 0], output[:, token])
