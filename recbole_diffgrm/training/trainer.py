@@ -19,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from recbole_diffgrm import memory
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
@@ -196,6 +197,8 @@ class Trainer:
 
     def _end_epoch(self, train: TrainLoader, valid: EvalLoader | None, epochs: int) -> None:
         progress = self.progress
+        # Batches of ever other sizes leave holes in the memory that is kept (memory.keep_freed_memory).
+        memory.release_freed_memory()
         if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
             raise divergence_error(f"weights became NaN or infinite in epoch {progress.epoch + 1}")
         losses = {name: total / len(train) for name, total in progress.loss_sums.items()}
