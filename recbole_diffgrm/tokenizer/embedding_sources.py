@@ -1,4 +1,5 @@
-"""Where the vectors of a dataset's items come from: their text and an encoder, a file of embeddings, or nowhere."""
+"""Where the vectors of a dataset's items come from: their text and an encoder, a file of embeddings, the training
+interactions, or nowhere."""
 
 import logging
 from collections.abc import Callable
@@ -10,12 +11,16 @@ import numpy as np
 
 from recbole_diffgrm.config.build import Config
 from recbole_diffgrm.data.atomic import read_header, read_item_texts
+from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError, suggest
 from recbole_diffgrm.files import file_sha256
 from recbole_diffgrm.tokenizer import text_encoder
 from recbole_diffgrm.tokenizer.cache import fingerprint, get_or_build, hash_texts
 from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, ids_file, is_embedding_file, read_embeddings
+from recbole_diffgrm.tokenizer.interaction_factors import check_rank, hash_matrix, item_factors, training_matrix
 from recbole_diffgrm.tokenizer.item_text import compose, label_fields
+from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS
+from recbole_diffgrm.tokenizer.split_items import SplitItems
 
 logger = logging.getLogger(__name__)
 
@@ -34,29 +39,50 @@ class EmbeddingSource:
     lists: dict[str, str] = field(default_factory=dict)  # separator of each column that is a list
 
 
-def get_source(config: Config, item_ids: np.ndarray) -> EmbeddingSource:
+def get_source(config: Config, split: Split, items: SplitItems) -> EmbeddingSource:
+    """Where the quantizer of sid_quantizer wants its vectors from."""
+    vectors_from = QUANTIZERS[config["sid_quantizer"]].vectors_from
+    if vectors_from == "text":
+        return text_source(config, items.item_ids)
+    if vectors_from == "interactions":
+        return _from_interactions(split, items, config["sid_num_digits"], config["sid_seed"])
+    no_vectors = ItemVectors.empty(items.item_ids)
+    return EmbeddingSource(lambda: no_vectors, {}, no_vectors.row)
+
+
+def text_source(config: Config, item_ids: np.ndarray) -> EmbeddingSource:
     """As sid_text_encoder says."""
     if is_embedding_file(config["sid_text_encoder"]):
         return _from_file(Path(config["sid_text_encoder"]), item_ids)
     return _from_text(config, item_ids)
 
 
-def empty_source(item_ids: np.ndarray) -> EmbeddingSource:
-    """For quantizers that read no vectors."""
-    items = ItemVectors.empty(item_ids)
-    return EmbeddingSource(lambda: items, {}, items.row)
-
-
 def input_files(config: Config, with_text_vectors: bool) -> list[Path]:
     """Files that SIDs, and text vectors if a model reads them, are made from, besides .inter and sid_file."""
     name = config["sid_text_encoder"]
-    if config["sid_file"] and not with_text_vectors:
+    sids_from_text = QUANTIZERS[config["sid_quantizer"]].vectors_from == "text"
+    if not with_text_vectors and not config["sid_file"] and not sids_from_text:
+        return []
+    if not with_text_vectors and config["sid_file"]:
         paths = []
     elif is_embedding_file(name):
         paths = [Path(name), ids_file(Path(name))]
     else:
         paths = text_encoder.files(name)
     return [Path(config["data_path"]) / f"{config.dataset}.item", *paths]
+
+
+def _from_interactions(split: Split, items: SplitItems, num_factors: int, seed: int) -> EmbeddingSource:
+    """Factors of items that occur in training; they depend on the number of digits and the seed as well."""
+    matrix = training_matrix(split, items.number[items.in_training])
+    check_rank(matrix, num_factors)
+    row = np.full(len(items.item_ids), NO_VECTOR)
+    row[items.in_training] = np.arange(matrix.shape[1])
+    return EmbeddingSource(
+        lambda: ItemVectors(items.item_ids, row, item_factors(matrix, num_factors, seed)),
+        {"interactions": hash_matrix(matrix)},
+        row,
+    )
 
 
 def _from_file(path: Path, item_ids: np.ndarray) -> EmbeddingSource:
@@ -135,6 +161,6 @@ def _item_file(config: Config) -> Path:
     if not path.exists():
         raise UserError(
             f"item vectors are made from text, but {path} does not exist; set sid_text_encoder to a .npz of "
-            "embeddings, or do without vectors: set sid_quantizer to random, or sid_file to ready SIDs"
+            "embeddings, or do without text: set sid_quantizer to svd or random, or sid_file to ready SIDs"
         )
     return path

@@ -39,6 +39,8 @@ def resolve_collisions(
     rule, codebook_size = settings["sid_collisions"], settings["sid_codebook_size"]
     if rule == "extra_digit":
         return collisions.number_members(codes, codebook_size, table)
+    if rule == "random_digit":
+        return collisions.shuffle_members(codes, codebook_size, table, settings["sid_hash_size"], settings["sid_seed"])
     if rule == "keep":
         return codes
     assert quantizer is not None
@@ -93,6 +95,6 @@ def _nearest_codes(
 
 def _quantizer_of_ids(settings: Mapping[str, Any], quantizer: Quantizer) -> Quantizer:
     """For items without a vector."""
-    if not quantizer.reads_vectors:
+    if quantizer.vectors_from is None:
         return quantizer
     return RandomCodes(settings["sid_num_digits"], settings["sid_codebook_size"], settings["sid_seed"])

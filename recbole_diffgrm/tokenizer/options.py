@@ -73,9 +73,15 @@ class TokenizerOptions(Options):
     sid_pca_dim: PositiveInt | None = option(
         "Most dimensions that whitened PCA keeps before quantization; ~ quantizes the raw embeddings."
     )
-    sid_collisions: Literal["keep", "reassign", "extra_digit"] = option(
+    rq_vae_epochs: PositiveInt = option("Quantizer rq_vae: passes over the training items.")
+    rq_vae_latent_dim: PositiveInt = option("Quantizer rq_vae: dimensions of the latent space that codes divide.")
+    sid_collisions: Literal["keep", "reassign", "extra_digit", "random_digit"] = option(
         "Items with the same codes: keep lets them share a SID, as in the paper; reassign moves as few as possible to "
-        "the nearest free SIDs; extra_digit numbers them in one more digit."
+        "the nearest free SIDs; extra_digit numbers them in one more digit; random_digit tells them apart by one more "
+        "digit that is random, as in ActionPiece."
+    )
+    sid_hash_size: PositiveInt = option(
+        "random_digit: values of the digit, so at most this many items may have the same codes."
     )
     sid_collision_order: Literal["popularity", "number"] = option(
         "Items that share a SID: most popular in training first, or by item number."
@@ -95,5 +101,13 @@ class TokenizerOptions(Options):
         if self.sid_pca_dim is not None and self.sid_pca_dim < self.sid_num_digits:
             raise UserError(
                 f"sid_pca_dim ({self.sid_pca_dim}) must be at least sid_num_digits ({self.sid_num_digits}), or ~"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _hash_fits_codebook(self) -> "TokenizerOptions":
+        if self.sid_collisions == "random_digit" and self.sid_hash_size > self.sid_codebook_size:
+            raise UserError(
+                f"sid_hash_size ({self.sid_hash_size}) must be at most sid_codebook_size ({self.sid_codebook_size})"
             )
         return self

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,8 @@ from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import file_sha256, write_json
 from recbole_diffgrm.tokenizer import report
 from recbole_diffgrm.tokenizer.cache import fingerprint, get_or_build, hash_texts
-from recbole_diffgrm.tokenizer.embedding_sources import empty_source, get_source, read_item_columns
+from recbole_diffgrm.tokenizer.collisions import ONE_MORE_DIGIT
+from recbole_diffgrm.tokenizer.embedding_sources import get_source, read_item_columns
 from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, is_embedding_file, read_embeddings
 from recbole_diffgrm.tokenizer.item_codes import encode_items, resolve_collisions
 from recbole_diffgrm.tokenizer.parallel import BLOCK_ROWS, map_blocks
@@ -32,7 +34,8 @@ logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1  # raise when the same ingredients begin to give other SIDs
 TOKENIZER_FILE = "tokenizer.npz"
 REPORT_FILE = "report.json"
-# What a tokenizer remembers of its configuration: all that is needed to treat new items like the old ones.
+# What a tokenizer remembers of its configuration: all that is needed to treat new items like the old ones. What one
+# quantizer or one rule reads is remembered where that is chosen (_remember), and changes nothing elsewhere.
 REMEMBERED = (
     "sid_text_fields",
     "sid_text_template",
@@ -59,7 +62,7 @@ def tokenize(config: Config, split: Split) -> Tokenized:
     items = SplitItems.from_split(split)
     sid_file = config["sid_file"]
     if sid_file is None:
-        folder = _build_tokenizer(config, items)
+        folder = _build_tokenizer(config, split, items)
     elif sid_file.endswith(".npz"):
         folder = _extend_tokenizer(config, Path(sid_file), items)
     else:
@@ -68,11 +71,11 @@ def tokenize(config: Config, split: Split) -> Tokenized:
     return Tokenized(Tokenizer.load(folder / TOKENIZER_FILE), summary, folder)
 
 
-def _build_tokenizer(config: Config, items: SplitItems) -> Path:
+def _build_tokenizer(config: Config, split: Split, items: SplitItems) -> Path:
     """Two cache entries, so that another rule for collisions does not fit the quantizer again."""
-    settings = {key: config[key] for key in REMEMBERED}
-    kind = QUANTIZERS[settings["sid_quantizer"]]
-    source = get_source(config, items.item_ids) if kind.reads_vectors else empty_source(items.item_ids)
+    kind = QUANTIZERS[config["sid_quantizer"]]
+    settings = _remember(config, *kind.keys)
+    source = get_source(config, split, items)
     load = cache(source.load)  # only where something has to be built
     in_training = items.in_training & (source.row != NO_VECTOR)
     _check_sizes(settings, kind, source.row, in_training)
@@ -80,26 +83,32 @@ def _build_tokenizer(config: Config, items: SplitItems) -> Path:
     ingredients = {
         **source.ingredients,
         **{key: settings[key] for key in ("sid_quantizer", "sid_num_digits", "sid_codebook_size", "sid_seed")},
-        **({"sid_pca_dim": settings["sid_pca_dim"]} if kind.reads_vectors else {}),
+        **({"sid_pca_dim": settings["sid_pca_dim"]} if kind.vectors_from == "text" else {}),
+        **{key: settings[key] for key in kind.keys},
         "items": hash_texts(items.item_ids.tolist()),
         "training_items": hash_texts(items.item_ids[in_training].tolist()),
-        "versions": _versions("faiss-cpu", "numpy"),
+        "versions": _versions(*kind.packages),
         "format": FORMAT_VERSION,
     }
 
     def build_codes(folder: Path) -> None:
-        quantizer = _fit(settings, kind, load(), in_training)
+        work_dir = folder / "fit"  # what a quantizer that can be killed and goes on later keeps meanwhile
+        further = {"work_dir": work_dir, "show_progress": config["show_progress"]} if kind.resumable else {}
+        quantizer = _fit(settings, kind, load(), in_training, further)
         codes = encode_items(settings, quantizer, load())
         Tokenizer(settings, about_source, quantizer, items.item_ids, codes, codes).save(folder / TOKENIZER_FILE)
+        if work_dir.exists():
+            shutil.rmtree(work_dir)
 
     root = Path(config["cache_dir"]) / config.dataset
-    codes_folder = get_or_build(root, "codes", ingredients, build_codes)
+    codes_folder = get_or_build(root, "codes", ingredients, build_codes, kind.resumable)
 
     def build_sids(folder: Path) -> None:
         tokenizer = Tokenizer.load(codes_folder / TOKENIZER_FILE)
         tokenizer.settings, tokenizer.source = settings, about_source
         tokenizer.sids = _resolve(settings, tokenizer.quantizer, load(), tokenizer.codes)
-        about = {"items_without_text": int((source.row == NO_VECTOR).sum()) if kind.reads_vectors else 0}
+        without_vector = int((source.row == NO_VECTOR).sum())
+        about = {f"items_without_{kind.vectors_from}": without_vector} if kind.vectors_from else {}
         _write(folder, config, tokenizer, items, about | _quantization_errors(tokenizer, load()))
 
     return get_or_build(
@@ -117,19 +126,31 @@ def _build_tokenizer(config: Config, items: SplitItems) -> Path:
     )
 
 
+def _remember(config: Config, *keys: str) -> dict[str, Any]:
+    """Settings of a tokenizer: REMEMBERED, those of its rule for collisions, and further keys."""
+    of_rule = ("sid_hash_size",) if config["sid_collisions"] == "random_digit" else ()
+    return {key: config[key] for key in (*REMEMBERED, *of_rule, *keys)}
+
+
 def _check_sizes(settings: Mapping[str, Any], kind: type[Quantizer], row: np.ndarray, in_training: np.ndarray) -> None:
     """What cannot work is reported before hours of encoding."""
     if settings["sid_collisions"] == "reassign":
         check_room(len(row), settings["sid_num_digits"], settings["sid_codebook_size"])
-    if kind.reads_vectors:
+    if kind.vectors_from:
         if not in_training.any():
             raise UserError("no item that occurs in training has text: do the ids in .inter and .item agree?")
         kind.check(len(np.unique(row[in_training])), settings["sid_codebook_size"])
 
 
-def _fit(settings: Mapping[str, Any], kind: type[Quantizer], items: ItemVectors, in_training: np.ndarray) -> Quantizer:
+def _fit(
+    settings: Mapping[str, Any],
+    kind: type[Quantizer],
+    items: ItemVectors,
+    in_training: np.ndarray,
+    further: Mapping[str, Any],
+) -> Quantizer:
     rows = np.sort(items.row[in_training])
-    if kind.reads_vectors:
+    if kind.vectors_from:
         logger.info(f"fitting {kind.name} on {len(rows):,} training items")
     return kind.fit(
         items.vectors[rows],
@@ -137,6 +158,8 @@ def _fit(settings: Mapping[str, Any], kind: type[Quantizer], items: ItemVectors,
         settings["sid_codebook_size"],
         settings["sid_pca_dim"],
         settings["sid_seed"],
+        **{key: settings[key] for key in kind.keys},
+        **further,
     )
 
 
@@ -145,7 +168,7 @@ def _resolve(
 ) -> np.ndarray:
     if settings["sid_collisions"] == "reassign":
         logger.info("giving every item a unique SID")
-    num_digits = codes.shape[1] + (settings["sid_collisions"] == "extra_digit")
+    num_digits = codes.shape[1] + (settings["sid_collisions"] in ONE_MORE_DIGIT)
     return resolve_collisions(settings, quantizer, items, codes, np.zeros((0, num_digits), np.uint16))
 
 
@@ -155,7 +178,7 @@ def _read_ready_sids(config: Config, path: Path, items: SplitItems) -> Path:
     codes = read_table(
         path, items.item_ids, config["sid_num_digits"], config["sid_codebook_size"], config["ITEM_ID_FIELD"]
     )
-    settings = {key: config[key] for key in REMEMBERED} | {"sid_quantizer": "file", "sid_text_encoder": None}
+    settings = _remember(config) | {"sid_quantizer": "file", "sid_text_encoder": None}
 
     def build(folder: Path) -> None:
         sids = _resolve(settings, None, ItemVectors.empty(items.item_ids), codes)
@@ -179,7 +202,7 @@ def _extend_tokenizer(config: Config, path: Path, items: SplitItems) -> Path:
     for key in ("sid_num_digits", "sid_codebook_size"):
         if built_with[key] != config[key]:
             raise UserError(f"sid_file: {path} was built with {key} {built_with[key]}, but {key} is {config[key]}")
-    others = [f"{key} {built_with[key]!r}" for key in REMEMBERED if built_with[key] != config[key]]
+    others = [f"{key} {value!r}" for key, value in built_with.items() if value != config[key]]
     if others:
         logger.info(f"{path} keeps the settings it was built with: {', '.join(others)}")
     new = items.item_ids[~np.isin(items.item_ids, tokenizer.item_ids)]
@@ -206,7 +229,7 @@ def _extend_tokenizer(config: Config, path: Path, items: SplitItems) -> Path:
 
 def _describe_new_items(config: Config, tokenizer: Tokenizer, new: np.ndarray) -> dict[str, Any]:
     """What assign() needs besides their ids: `texts` or `embeddings`."""
-    if len(new) == 0 or not tokenizer.reads_vectors:
+    if len(new) == 0 or not tokenizer.reads_text:
         return {}
     built_with = tokenizer.settings["sid_text_encoder"]
     if is_embedding_file(built_with):
@@ -236,7 +259,7 @@ def _write(folder: Path, config: Config, tokenizer: Tokenizer, items: SplitItems
 def _quantization_errors(tokenizer: Tokenizer, items: ItemVectors) -> dict[str, float]:
     """Mean squared error relative to the variance: as quantized, and after items were reassigned."""
     quantizer = tokenizer.quantizer
-    if quantizer is None or not quantizer.reads_vectors:
+    if quantizer is None or quantizer.vectors_from is None:
         return {}
     chosen = np.flatnonzero(items.has_vector)
 

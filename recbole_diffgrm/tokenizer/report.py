@@ -32,7 +32,7 @@ def describe(
         | about
         | {
             "text_fields": list(tokenizer.source["fields"]),
-            "text_encoder": settings["sid_text_encoder"] if tokenizer.reads_vectors else None,
+            "text_encoder": settings["sid_text_encoder"] if tokenizer.reads_text else None,
             "quantizer": settings["sid_quantizer"],
             "dimensions": quantizer.dim if quantizer else None,
             "num_digits": sids.shape[1],
@@ -78,10 +78,12 @@ def _pair_information(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def format_table(report: dict[str, Any]) -> str:
-    without_text = report["items_without_text"]
+    # what an item's codes are made from; without it they are random
+    origin = "interactions" if "items_without_interactions" in report else "text"
+    without = report[f"items_without_{origin}"]
     rows = [
         ("items", f"{report['num_items']:,}"),
-        ("items without text", f"{without_text:,}" + " (random codes)" * (without_text > 0)),
+        (f"items without {origin}", f"{without:,}" + " (random codes)" * (without > 0)),
         ("text fields", ", ".join(report["text_fields"]) or "-"),
         ("text encoder", report["text_encoder"] or "-"),
         ("quantizer", f"{report['quantizer']}, {report['num_digits']} digits, codebook size {report['codebook_size']}"),

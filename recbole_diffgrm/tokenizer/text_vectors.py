@@ -5,7 +5,7 @@ import numpy as np
 from recbole_diffgrm.config.build import Config
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.tokenizer.embedding_sources import get_source
+from recbole_diffgrm.tokenizer.embedding_sources import text_source
 from recbole_diffgrm.tokenizer.split_items import SplitItems
 from recbole_diffgrm.tokenizer.whitening import Whitening
 
@@ -13,7 +13,7 @@ from recbole_diffgrm.tokenizer.whitening import Whitening
 def text_vectors(config: Config, split: Split) -> np.ndarray:
     """[num_items, p] float32 of length 1, by item number, whitened as for SIDs; 0 for padding and without text."""
     items = SplitItems.from_split(split)
-    embedded = get_source(config, items.item_ids).load()
+    embedded = text_source(config, items.item_ids).load()
     has_vector = embedded.has_vector
     in_training = items.in_training & has_vector
     if not in_training.any():

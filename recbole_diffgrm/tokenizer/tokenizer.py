@@ -35,8 +35,9 @@ class Tokenizer:
         return self.settings["sid_codebook_size"]
 
     @property
-    def reads_vectors(self) -> bool:
-        return self.quantizer is not None and self.quantizer.reads_vectors
+    def reads_text(self) -> bool:
+        """Whether new items need a text or an embedding."""
+        return self.quantizer is not None and self.quantizer.vectors_from == "text"
 
     def table(self, item_ids: Sequence[str]) -> np.ndarray:
         """[K, n] SIDs of the items, in their order."""
@@ -85,7 +86,7 @@ class Tokenizer:
         return item_text.compose(columns, self.source["fields"], template, self.source["lists"])
 
     def _embed(self, item_ids: np.ndarray, texts, embeddings, device: str) -> ItemVectors:
-        if not self.reads_vectors:
+        if not self.reads_text:
             return ItemVectors.empty(item_ids)
         if (texts is None) == (embeddings is None):
             raise UserError("assign: give texts or embeddings")
@@ -108,7 +109,7 @@ class Tokenizer:
         return ItemVectors(item_ids, row, text_encoder.encode(model, composed))
 
     def _check_embeddings(self, item_ids: np.ndarray, embeddings: np.ndarray) -> ItemVectors:
-        assert self.quantizer is not None  # it reads vectors
+        assert self.quantizer is not None  # it reads text
         expected = (len(item_ids), self.quantizer.input_dim)
         if embeddings.shape != expected:
             raise UserError(f"assign: embeddings must be {list(expected)}, not {list(embeddings.shape)}")

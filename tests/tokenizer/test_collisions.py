@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from recbole_diffgrm import UserError
-from recbole_diffgrm.tokenizer.collisions import from_keys, group_sizes, number_members, to_keys
+from recbole_diffgrm.tokenizer.collisions import from_keys, group_sizes, number_members, shuffle_members, to_keys
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,31 @@ def test_number_members_of_long_sids(num_digits, codebook_size):
     assert (numbered[:, :-1] == codes).all()
     for i, row in enumerate(codes):
         assert numbered[i, -1] == (codes[:i] == row).all(axis=1).sum()
+
+
+def test_shuffle_members():
+    codes = np.array([[1, 2], [3, 0], [1, 2], [1, 2]], np.uint16)
+    empty = np.zeros((0, 3), np.uint16)
+    shuffled = shuffle_members(codes, 8, empty, 5, seed=0)
+    assert (shuffled[:, :2] == codes).all()
+    # whatever comes with it, and all at once or one after the other
+    assert (shuffle_members(codes[[1]], 8, empty, 5, seed=0) == shuffled[[1]]).all()
+    table = empty
+    for row in codes:
+        table = np.concatenate([table, shuffle_members(row[None], 8, table, 5, seed=0)])
+    assert (table == shuffled).all()
+    assert shuffle_members(codes[:0], 8, empty, 5, seed=0).shape == (0, 3)
+    whole_group = shuffle_members(np.repeat(codes[:1], 5, axis=0), 8, empty, 5, seed=0)
+    assert sorted(whole_group[:, 2].tolist()) == [0, 1, 2, 3, 4]
+    with pytest.raises(UserError, match=r"6 items .* sid_hash_size 5"):
+        shuffle_members(codes[:1], 8, whole_group, 5, seed=0)
+
+
+def test_random_digits_are_uniform():
+    codes = np.stack(np.divmod(np.arange(4096), 64), axis=1).astype(np.uint16)
+    empty = np.zeros((0, 3), np.uint16)
+    digit = shuffle_members(codes, 64, empty, 16, seed=0)[:, 2]
+    counts = np.bincount(digit, minlength=16)
+    assert counts.min() > 256 - 5 * 16
+    assert counts.max() < 256 + 5 * 16
+    assert (shuffle_members(codes, 64, empty, 16, seed=1)[:, 2] != digit).mean() > 0.8

@@ -54,7 +54,7 @@ def test_help(capsys):
     assert main(["--help"]) == 0
     assert "--sid_quantizer" in capsys.readouterr().out
     assert main(["--help", "sid_quantizer"]) == 0
-    assert "opq, pq, rq_kmeans, random" in capsys.readouterr().out
+    assert "opq, pq, rq_kmeans, rq_vae, svd, random" in capsys.readouterr().out
     assert main(["--help", "sid_quantiser"]) == 2
     assert "sid_quantizer" in capsys.readouterr().err
 

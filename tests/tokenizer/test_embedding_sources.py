@@ -107,7 +107,10 @@ def test_no_item_file(settings, data, steps):
 def test_input_files(settings, encoder_folder, tmp_path):
     def names(with_text_vectors, **changes):
         config, _ = load_split(settings, **changes)
-        item_file, *others = input_files(config, with_text_vectors)
+        files = input_files(config, with_text_vectors)
+        if not files:
+            return None
+        item_file, *others = files
         assert item_file == Path(settings["data_path"]) / "tiny" / "tiny.item"
         return [str(path) for path in others]
 
@@ -118,3 +121,7 @@ def test_input_files(settings, encoder_folder, tmp_path):
     assert names(True, sid_file="a.sid") == encoder_files
     assert names(False, sid_text_encoder="bundled") == []
     assert names(False, sid_text_encoder="a.npy") == ["a.npy", "a.ids.txt"]
+    for quantizer in ("svd", "random"):  # read no text
+        assert names(False, sid_quantizer=quantizer) is None
+        assert names(True, sid_quantizer=quantizer) == encoder_files
+        assert names(False, sid_quantizer=quantizer, sid_file="a.npz") == []

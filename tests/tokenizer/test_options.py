@@ -32,6 +32,9 @@ def test_defaults():
         ("sid_collisions", ["drop"]),
         ("sid_collision_order", ["random"]),
         ("sid_seed", [-1, 2**31]),
+        ("rq_vae_epochs", [0, 1.5]),
+        ("rq_vae_latent_dim", [0, "32"]),
+        ("sid_hash_size", [0, None]),
         ("cache_dir", [""]),
     ],
 )
@@ -51,6 +54,8 @@ def test_wrong_values(key, values):
         {"sid_num_digits": 64, "sid_pca_dim": None},
         {"sid_codebook_size": 2},
         {"sid_codebook_size": 4096},
+        {"sid_codebook_size": 8, "sid_hash_size": 64},  # not read
+        {"sid_codebook_size": 64, "sid_hash_size": 64, "sid_collisions": "random_digit"},
     ],
 )
 def test_right_values(changes):
@@ -64,3 +69,12 @@ def test_fewer_dimensions_than_digits():
     assert isinstance(error, UserError)
     assert "sid_pca_dim (3)" in str(error)
     assert "sid_num_digits (4)" in str(error)
+
+
+def test_larger_hash_than_codebook():
+    with pytest.raises(ValidationError) as caught:
+        TokenizerOptions.model_validate({**DEFAULTS, "sid_codebook_size": 32, "sid_collisions": "random_digit"})
+    error = caught.value.errors()[0]["ctx"]["error"]
+    assert isinstance(error, UserError)
+    assert "sid_hash_size (64)" in str(error)
+    assert "sid_codebook_size (32)" in str(error)

@@ -11,9 +11,9 @@ from tests.tokenizer.conftest import IDS, run_tokenizer, write_npz
 NEW_TEXTS = {"new1": "Title: Item 3.", "new2": "Title: a lamp.", "new3": "", "new4": "Title: Item 3."}
 
 
-@pytest.mark.parametrize("rule", ["keep", "reassign", "extra_digit"])
+@pytest.mark.parametrize("rule", ["keep", "reassign", "extra_digit", "random_digit"])
 def test_new_items(settings, tmp_path, rule):
-    path = run_tokenizer(settings, sid_codebook_size=16, sid_collisions=rule).folder / "tokenizer.npz"
+    path = run_tokenizer(settings, sid_codebook_size=16, sid_collisions=rule, sid_hash_size=16).folder / "tokenizer.npz"
     tokenizer = Tokenizer.load(path)
     before = tokenizer.sids.copy()
     sids = tokenizer.assign(list(NEW_TEXTS), texts=list(NEW_TEXTS.values()))
@@ -38,19 +38,20 @@ def test_new_items(settings, tmp_path, rule):
     assert grown.settings == tokenizer.settings
 
 
-@pytest.mark.parametrize("quantizer", ["opq", "pq", "rq_kmeans", "random"])
+@pytest.mark.parametrize("quantizer", ["opq", "pq", "rq_kmeans", "rq_vae", "svd", "random"])
 def test_saved_quantizer(settings, quantizer):
     """The file names its quantizer and has its arrays; loading finds the class in the registry."""
-    path = run_tokenizer(settings, sid_quantizer=quantizer).folder / "tokenizer.npz"
+    path = run_tokenizer(settings, sid_quantizer=quantizer, rq_vae_epochs=1).folder / "tokenizer.npz"
     with np.load(path) as saved:
         assert str(saved["quantizer"]) == quantizer
         arrays = {name for name in saved if name.startswith("quantizer_")}
     tokenizer = Tokenizer.load(path)
     assert tokenizer.quantizer.name == quantizer
     assert arrays == {f"quantizer_{name}" for name in tokenizer.quantizer.state()}
-    assert tokenizer.reads_vectors == (quantizer != "random")
+    reads_text = quantizer not in ("svd", "random")
+    assert tokenizer.reads_text == reads_text
     assert (tokenizer.quantizer.num_digits, tokenizer.quantizer.codebook_size, tokenizer.codebook_size) == (2, 8, 8)
-    inputs = {} if quantizer == "random" else {"texts": ["Title: a lamp."]}
+    inputs = {"texts": ["Title: a lamp."]} if reads_text else {}
     assert tokenizer.assign(["new"], **inputs).shape == (1, 2)
 
 

@@ -6,10 +6,11 @@ then a value of `sid_quantizer`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.tokenizer.parallel import BLOCK_CELLS, map_blocks
 
 
@@ -19,7 +20,7 @@ class Nearest(NamedTuple):
 
 
 class Quantizer(ABC):
-    """Turns an item's input into n codes, one per digit: its vector or, where `reads_vectors` is False, its item id.
+    """Turns an item's input into n codes, one per digit: its vector or, where `vectors_from` is None, its item id.
 
     `transform` maps inputs to points. Codes stand for a point too, and the squared distance between the two is their
     error. The codes of an item must not depend on which other items are encoded with it.
@@ -27,7 +28,10 @@ class Quantizer(ABC):
 
     name: ClassVar[str]  # value of sid_quantizer
     summary: ClassVar[str] = ""  # what it is, for the description of sid_quantizer
-    reads_vectors: ClassVar[bool] = True
+    vectors_from: ClassVar[Literal["text", "interactions"] | None] = "text"  # interactions: embedding_sources
+    keys: ClassVar[tuple[str, ...]] = ()  # of the configuration; `fit` takes them as further arguments
+    resumable: ClassVar[bool] = False  # `fit` takes work_dir, a folder for its checkpoint, and show_progress
+    packages: ClassVar[tuple[str, ...]] = ("faiss-cpu", "numpy")  # other versions may give other codes
     num_digits: int  # n
     codebook_size: int  # M
     input_dim: int | None = None  # d, of a vector
@@ -82,6 +86,17 @@ class Quantizer(ABC):
     def cells_per_input(self) -> int:
         """Numbers that `assign` holds for one input: sizes blocks of work."""
         return self.num_digits * self.codebook_size
+
+
+def check_enough_vectors(num_vectors: int, codebook_size: int) -> None:
+    """Each code needs a vector that has it."""
+    if num_vectors < codebook_size:
+        largest = 1 << max(num_vectors, 1).bit_length() - 1
+        advice = f"set it to at most {largest}" if largest > 1 else "only random codes need no vectors"
+        raise UserError(
+            f"sid_codebook_size: {num_vectors:,} different training items are too few for codebooks of "
+            f"{codebook_size}: {advice}"
+        )
 
 
 QUANTIZERS: dict[str, type[Quantizer]] = {}

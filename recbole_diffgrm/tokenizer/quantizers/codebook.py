@@ -6,12 +6,12 @@ which other items are encoded with it.
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.tokenizer.parallel import BLOCK_ROWS, map_blocks
-from recbole_diffgrm.tokenizer.quantizers.base import Quantizer
+from recbole_diffgrm.tokenizer.quantizers.base import Quantizer, check_enough_vectors
 from recbole_diffgrm.tokenizer.quantizers.distances import squared_norms
 from recbole_diffgrm.tokenizer.whitening import Whitening
 
@@ -28,29 +28,32 @@ class CodebookQuantizer(Quantizer):
 
     @classmethod
     def check(cls, num_vectors: int, codebook_size: int) -> None:
-        if num_vectors < codebook_size:
-            largest = 1 << max(num_vectors, 1).bit_length() - 1
-            advice = f"set it to at most {largest}" if largest > 1 else "only random codes need no vectors"
-            raise UserError(
-                f"sid_codebook_size: {num_vectors:,} different training items are too few for codebooks of "
-                f"{codebook_size}: {advice}"
-            )
+        check_enough_vectors(num_vectors, codebook_size)
 
     @classmethod
     def fit(
-        cls, vectors: np.ndarray, num_digits: int, codebook_size: int, pca_dim: int | None, seed: int
+        cls,
+        vectors: np.ndarray,
+        num_digits: int,
+        codebook_size: int,
+        pca_dim: int | None,
+        seed: int,
+        **further: Any,
     ) -> "CodebookQuantizer":
+        """`further`: what `_train` of the class takes besides."""
         limit = max(MAX_TRAINING_VECTORS, 64 * codebook_size)
         if len(vectors) > limit:
             vectors = vectors[np.sort(np.random.default_rng(seed).choice(len(vectors), limit, replace=False))]
         cls.check(len({vector.tobytes() for vector in vectors}), codebook_size)
         whitening = Whitening.fit(vectors, pca_dim, multiple_of=num_digits)
         points = map_rows(whitening.apply, vectors)
-        return cls(whitening, **cls._train(points, num_digits, codebook_size, seed))
+        return cls(whitening, **cls._train(points, num_digits, codebook_size, seed, **further))
 
     @classmethod
     @abstractmethod
-    def _train(cls, points: np.ndarray, num_digits: int, codebook_size: int, seed: int) -> dict[str, np.ndarray]:
+    def _train(
+        cls, points: np.ndarray, num_digits: int, codebook_size: int, seed: int, *_: Any, **further: Any
+    ) -> dict[str, np.ndarray]:
         """Whitened points [N, p] float32 -> `codebooks`, and other arrays that the class is made of."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ class RandomCodes(Quantizer):
 
     name = "random"
     summary = "a hash of the item id"
-    reads_vectors = False
+    vectors_from = None
 
     def __init__(self, num_digits: int, codebook_size: int, seed: int):
         self.num_digits = num_digits

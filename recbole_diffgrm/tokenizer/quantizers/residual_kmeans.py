@@ -1,67 +1,16 @@
-"""Residual quantization by k-means (rq_kmeans): each digit encodes what the digits before it left over."""
+"""Residual quantization by k-means (rq_kmeans)."""
 
-import faiss
 import numpy as np
 
-from recbole_diffgrm.tokenizer.parallel import one_thread
-from recbole_diffgrm.tokenizer.quantizers.base import Nearest
-from recbole_diffgrm.tokenizer.quantizers.codebook import KMEANS_ITERATIONS, MAX_TRAINING_VECTORS, CodebookQuantizer
-from recbole_diffgrm.tokenizer.quantizers.distances import smallest, squared_distances
-from recbole_diffgrm.tokenizer.whitening import Whitening
+from recbole_diffgrm.tokenizer.quantizers.residual import ResidualQuantizer, residual_kmeans
 
 
-class ResidualKMeans(CodebookQuantizer):
+class ResidualKMeans(ResidualQuantizer):
     """codebooks [n, M, p]"""
 
     name = "rq_kmeans"
     summary = "residual k-means, a digit for what the digits before it left over"
 
-    def __init__(self, whitening: Whitening, codebooks: np.ndarray):
-        super().__init__(whitening, codebooks)
-        self.cells_per_candidate = self.codebook_size  # each candidate is extended by every code
-
     @classmethod
     def _train(cls, points: np.ndarray, num_digits: int, codebook_size: int, seed: int) -> dict[str, np.ndarray]:
-        residual, codebooks = points, []
-        for _ in range(num_digits):
-            kmeans = faiss.Kmeans(
-                points.shape[1],
-                codebook_size,
-                niter=KMEANS_ITERATIONS,
-                seed=seed,
-                min_points_per_centroid=1,
-                max_points_per_centroid=MAX_TRAINING_VECTORS,
-            )
-            with one_thread():
-                kmeans.train(residual)
-                _, nearest = kmeans.index.search(residual, 1)
-            centroids = np.asarray(kmeans.centroids)
-            codebooks.append(centroids)
-            residual = residual - centroids[nearest[:, 0]]
-        return {"codebooks": np.stack(codebooks)}
-
-    def assign(self, points: np.ndarray) -> np.ndarray:
-        """The nearest centroid of the point, then of what is left of it, and so on."""
-        residual, codes = points, []
-        for codebook in self.codebooks.astype(np.float64):
-            code = squared_distances(residual, codebook).argmin(axis=1)
-            residual = residual - codebook[code]
-            codes.append(code)
-        return np.stack(codes, axis=1).astype(np.uint16)
-
-    def nearest(self, points: np.ndarray, count: int) -> Nearest:
-        """Residual codes cannot be ranked digit by digit: a beam search that keeps the `count` best prefixes."""
-        rows = np.arange(len(points))[:, None]
-        residual = points[:, None, :]  # [B, Q, p]
-        codes = np.zeros((len(points), 1, 0), np.uint16)
-        for codebook in self.codebooks.astype(np.float64):
-            codebook_size, dim = codebook.shape
-            errors = squared_distances(residual.reshape(-1, dim), codebook).reshape(len(points), -1)  # [B, Q * M]
-            best, errors = smallest(errors, count)
-            prefix, code = best // codebook_size, best % codebook_size
-            residual = residual[rows, prefix] - codebook[code]
-            codes = np.concatenate([codes[rows, prefix], code[..., None].astype(np.uint16)], axis=2)
-        return Nearest(codes, errors)
-
-    def decode(self, codes: np.ndarray) -> np.ndarray:
-        return np.sum([codebook[codes[:, k]] for k, codebook in enumerate(self.codebooks.astype(np.float64))], axis=0)
+        return {"codebooks": residual_kmeans(points, num_digits, codebook_size, seed)}

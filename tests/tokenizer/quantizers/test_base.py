@@ -78,7 +78,7 @@ def test_offered(settings, scalar):
 
 
 def test_not_registered(settings):
-    with pytest.raises(UserError, match=r"sid_quantizer .* opq, pq, rq_kmeans, random, not 'scalar'"):
+    with pytest.raises(UserError, match=r"sid_quantizer .* opq, pq, rq_kmeans, rq_vae, svd, random, not 'scalar'"):
         run_tokenizer(settings, sid_quantizer="scalar")
     register(ScalarQuantizer)
     try:

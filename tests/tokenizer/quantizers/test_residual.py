@@ -1,0 +1,20 @@
+"""Residual k-means level by level, against a slow reference."""
+
+import numpy as np
+
+from recbole_diffgrm.tokenizer.quantizers.residual import residual_kmeans
+from tests.tokenizer.conftest import correlated
+
+
+def test_each_level_clusters_what_is_left():
+    """Every centroid is the mean of the residuals next to it, to the precision that 25 iterations reach."""
+    points = correlated(400, 6)
+    residual = points.astype(float)
+    errors = [(residual**2).sum()]
+    for codebook in residual_kmeans(points, 3, 8, seed=0).astype(float):
+        nearest = np.array([np.argmin([((row - centroid) ** 2).sum() for centroid in codebook]) for row in residual])
+        means = np.array([residual[nearest == code].mean(axis=0) for code in range(8)])
+        assert np.abs(means - codebook).max() < 0.1 * np.abs(codebook).max()
+        residual = residual - codebook[nearest]
+        errors.append((residual**2).sum())
+    assert (np.diff(errors) < 0).all()
