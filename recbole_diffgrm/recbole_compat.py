@@ -9,6 +9,7 @@ import importlib.util
 import warnings
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -35,6 +36,17 @@ def recbole_dir() -> Path:
 
 
 @cache
+def load_layers() -> ModuleType:
+    """Layers of RecBole's models."""
+    import torch
+
+    layers = importlib.import_module("recbole.model.layers")
+    # RecBole writes GELU out as five operations, each a pass over the largest tensor of a layer.
+    layers.FeedForward.gelu = lambda self, x: torch.nn.functional.gelu(x)
+    return layers
+
+
+@cache
 def load_sequential_model(name: str) -> type:
     """A sequential model of RecBole with its slow spots fixed. What it computes stays the same (tested)."""
     import torch
@@ -43,8 +55,7 @@ def load_sequential_model(name: str) -> type:
     # Importing RecBole's models switches on autograd's anomaly detection for the whole process (sine.py): every
     # backward pass then looks for NaN in every gradient.
     torch.autograd.set_detect_anomaly(False)
-    # RecBole writes GELU out as five operations, each a pass over the largest tensor of a layer.
-    importlib.import_module("recbole.model.layers").FeedForward.gelu = lambda self, x: torch.nn.functional.gelu(x)
+    load_layers()
     if name == "S3Rec":
         # RecBole multiplies the attribute table with each position separately: gigabytes for a batch. The same product:
         model._associated_attribute_prediction = lambda self, x, table: self.aap_norm(x).flatten(0, 1) @ table.T

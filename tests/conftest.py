@@ -23,6 +23,21 @@ needs_amazon = pytest.mark.skipif(
 )
 
 
+# Models that read semantic IDs, or may: sizes that a test can afford.
+T5 = "hidden_size: 16, inner_size: 32, n_heads: 2, head_size: 8, encoder_layers: 1, decoder_layers: 1"
+SMALL = {
+    "RPG": "hidden_size: 16, inner_size: 32, n_heads: 2, sid_quantizer: random, graph_edges: 10, train_batch_size: 16",
+    "HSTU": "hidden_size: 16, n_heads: 2, n_layers: 2, sid_quantizer: random, train_batch_size: 16",
+    "RecJPQ": "hidden_size: 24, n_layers: 1, train_batch_size: 16",
+    "VQRec": "hidden_size: 16, inner_size: 32, sid_quantizer: random, train_batch_size: 16",
+    "ARM": "hidden_size: 16, inner_size: 32, n_heads: 2, encoder_layers: 1, decoder_layers: 1, sid_quantizer: random, "
+    "eval_from: 1, eval_step: 1, min_history: 1, max_history: ~, beam_size: 12, valid_beam_size: 10",
+    "TIGER": f"{T5}, sid_quantizer: random, beam_size: 12, valid_beam_size: 10",
+    "ActionPiece": f"{T5}, sid_quantizer: random, sid_hash_size: 8, vocabulary_size: 60, beam_size: 12, "
+    "valid_beam_size: 10",
+}
+
+
 def write_dataset(folder: Path, name: str = "tiny", users: int = 60, items: int = 40, seed: int = 0) -> Path:
     """Users walk through the items in steps of one or two; every item has two of five categories."""
     draw = random.Random(seed)
@@ -48,6 +63,11 @@ def write_dataset(folder: Path, name: str = "tiny", users: int = 60, items: int 
         f"    sid_quantizer: random, sid_num_digits: 3, sid_codebook_size: 8, cache_dir: {folder / 'cache'}}}\n"
         f"  HistoryCopy: {{sid_quantizer: random, sid_num_digits: 3, sid_codebook_size: 8,\n"
         f"    cache_dir: {folder / 'cache'}}}\n"
+        + "".join(
+            f"  {model}: {{{sizes}, warmup_steps: 0, sid_num_digits: 3, sid_codebook_size: 8,\n"
+            f"    cache_dir: {folder / 'cache'}}}\n"
+            for model, sizes in SMALL.items()
+        )
     )
     return folder
 

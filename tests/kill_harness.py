@@ -21,6 +21,7 @@ import torch
 from recbole_diffgrm.experiments import pipeline, result, run_directory
 from recbole_diffgrm.models import build_config, candidates
 from recbole_diffgrm.training import checkpoint, trainer
+from tests.conftest import SMALL
 
 events = 0
 kill_at = None
@@ -106,15 +107,14 @@ def main(model: str, data: str, work: str, seconds: str, points: str) -> None:
             "output_dir": str(work / folder),
             "checkpoint_seconds": float(seconds),
             "epochs": 3,
-            "train_batch_size": 100,
             "MAX_ITEM_LIST_LENGTH": 10,
-            "hidden_size": 16,
-            "inner_size": 16,
             "scheduler": "cosine",
             "warmup_steps": 3,
             "show_progress": False,
             "state": "WARNING",
         }
+        if model not in SMALL:
+            overrides |= {"train_batch_size": 100, "hidden_size": 16, "inner_size": 16}
         if model == "DiffGRM":
             overrides["ema_decay"] = 0.9
         if with_items:

@@ -179,7 +179,7 @@ def test_yaml_keys_exist(page):
         unknown += _unknown_study_keys(content) if "sections" in content else _unknown_keys(content)
     for code in INLINE_CODE.findall(prose(page)):
         if match := re.fullmatch(r"(\w+): (\S.*)", " ".join(code.split())):
-            unknown += [match[1]] if match[1] not in known_keys() | {"models"} else []
+            unknown += [match[1]] if match[1] not in known_keys() | {"models", "datasets"} else []
     assert not unknown
 
 

@@ -20,7 +20,7 @@ Give every item of a dataset a semantic ID (SID) and report statistics of the SI
   --sid_file=FILE.sid|tokenizer.npz                         ready SIDs, or an earlier tokenizer to add new items to
   --sid_quantizer=opq|pq|...                                how vectors become codes (--help sid_quantizer)
   --sid_num_digits=N --sid_codebook_size=M --sid_pca_dim=N --sid_seed=N
-  --sid_collisions=keep|reassign|extra_digit|random_digit                what to do with items that have the same codes
+  --sid_collisions=keep|reassign|extra_digit|random_digit   what to do with items that have the same codes
   --cache_dir=FOLDER                                        where results are stored (default: cache)
 
 --help KEY describes one key; docs/configuration.md has them all.

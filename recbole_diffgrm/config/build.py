@@ -172,7 +172,7 @@ def dataset_dir(data_path: str, dataset: str) -> Path:
 
 def available_metrics(model_class: ModelClass, values: Mapping[str, Any]) -> list[str]:
     """All that is computed for a model: RecBole's, and those on SIDs for models that have them."""
-    return metric_names(values) + (sid_metric_names(values["topk"]) if model_class.needs_sids else [])
+    return metric_names(values) + (sid_metric_names(values["topk"]) if model_class.needs_sids(values) else [])
 
 
 def sid_metric_names(topk: Sequence[int]) -> list[str]:

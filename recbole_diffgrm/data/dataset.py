@@ -128,15 +128,18 @@ class FlatSequentialDataset(SequentialDataset):
         """Item and user features become tensors as in RecBole; interactions become flat sequences."""
         table, self.inter_feat = self.inter_feat, self.inter_feat.iloc[:0]
         super(SequentialDataset, self)._change_feat_format()
-        names = [name for name in table if name not in (self.uid_field, self.iid_field)]
+        names = [name for name in table if name not in (self.uid_field, self.iid_field, self.time_field)]
         features = {name: self._dataframe_to_interaction(table[[name]])[name] for name in names}
         # By user, then time, in float64: as float32 (RecBole) seconds of one minute become equal. Ties keep file order.
         # Columns are let go one by one, which lowers the peak of loading.
-        order = stable_order(table.pop(self.time_field).to_numpy())
+        times = table.pop(self.time_field).to_numpy()
+        features[self.time_field] = _exact_times(times)
+        order = stable_order(times)
+        del times
         user = table.pop(self.uid_field).to_numpy()
         order = order[stable_order(user[order])]
         user, item = user[order], table.pop(self.iid_field).to_numpy()[order]
-        for name in names:
+        for name in features:
             features[name] = features[name][torch.from_numpy(order)]
         flat = FlatSequences.build(user, item, features)
         fields = Fields(self.uid_field, self.iid_field, self.item_list_length_field, self.config["LIST_SUFFIX"])
@@ -197,6 +200,16 @@ def _read_interactions(path: Path, columns: dict[str, FeatureType]) -> pd.DataFr
         del column
         memory.release_freed_memory()
     return pd.DataFrame(table, copy=False)
+
+
+def _exact_times(times: np.ndarray) -> torch.Tensor:
+    """Whole numbers, such as seconds, take the 4 bytes that float32 would; others take 8."""
+    limits = np.iinfo(np.int32)
+    if limits.min <= times.min() and times.max() <= limits.max:
+        whole = times.astype(np.int32)
+        if (whole == times).all():
+            return torch.from_numpy(whole)
+    return torch.from_numpy(times)
 
 
 def _as_categorical(column: pyarrow.ChunkedArray) -> pd.Categorical:

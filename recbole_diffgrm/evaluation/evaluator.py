@@ -59,7 +59,7 @@ def evaluate(
     items of each user are kept for the first ranking. `validation`: a model may spend less on each user."""
     rankings = rankings or [asked_ranking(config)]
     tallies = {
-        ranking: _Tally(config, loader, 0 if number else save_top, model.needs_sids)
+        ranking: _Tally(config, loader, 0 if number else save_top, model.needs_sids(config))
         for number, ranking in enumerate(rankings)
     }
     depth = max(tally.depth for tally in tallies.values())

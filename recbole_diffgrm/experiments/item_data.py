@@ -13,7 +13,7 @@ def attach_item_data(config, split: Split) -> None:
     """`popularity` and, for models that need them, `semantic_ids`, `text_vectors` and what the model prepares
     itself, on every part of the split."""
     semantic_ids = text = None
-    if config.model_class.needs_sids:
+    if config.model_class.needs_sids(config):
         tokenizer = tokenize(config, split).tokenizer
         sids = torch.from_numpy(tokenizer.table(split.item_ids.tolist()).astype(np.int64))  # [N, n]
         sids = torch.cat([sids[:1], sids])  # item 0 is padding

@@ -111,13 +111,13 @@ def hash_data(config) -> str:
     folder, model_class = Path(config["data_path"]), config.model_class
     paths = [folder / f"{config.dataset}.inter"]
     paths += [folder / f"{config.dataset}.{suffix}" for suffix in ("user", "item") if suffix in config["load_col"]]
-    if model_class.needs_sids:
+    if model_class.needs_sids(config):
         paths += input_files(config, with_text_vectors=model_class.needs_text_vectors(config))
     digest = hashlib.sha256()
     for path in dict.fromkeys(paths):
         if path == paths[0] or path.is_file():
             digest.update(bytes.fromhex(file_sha256(path)))
-    if model_class.needs_sids and config["sid_file"]:  # separately: it may be one of the files above
+    if model_class.needs_sids(config) and config["sid_file"]:  # separately: it may be one of the files above
         path = Path(config["sid_file"])
         if not path.is_file():
             raise UserError(f"sid_file: {path} does not exist")

@@ -16,10 +16,13 @@ MODELS = {
     "ARM": "recbole_diffgrm.models.arm",
     "ActionPiece": "recbole_diffgrm.models.actionpiece",
     "DiffGRM": "recbole_diffgrm.models.diffgrm",
+    "HSTU": "recbole_diffgrm.models.hstu",
     "HistoryCopy": "recbole_diffgrm.models.baselines",
     "Pop": "recbole_diffgrm.models.baselines",
     "RPG": "recbole_diffgrm.models.rpg",
+    "RecJPQ": "recbole_diffgrm.models.recjpq",
     "TIGER": "recbole_diffgrm.models.tiger",
+    "VQRec": "recbole_diffgrm.models.vqrec",
 }
 
 

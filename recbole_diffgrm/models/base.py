@@ -22,6 +22,9 @@ from recbole_diffgrm.generation.beam_search import Beams
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models.candidates import Candidates
 
+# The paper's groups of models, and those that learn nothing.
+Family = Literal["baseline", "item ID", "semantic-enhanced", "generative"]
+
 # Evaluation of a model that scores every item holds this many scores at once (256 MiB).
 MAX_SCORES = 2**26
 
@@ -66,10 +69,15 @@ class ModelInterface(ABC):
 
     eval: Callable[..., Any]
     Options: ClassVar[type[Options]] = GeneralOptions  # keys that the model reads
+    family: ClassVar[Family] = "item ID"
     trainable: ClassVar[bool] = True
     sample_units: ClassVar[tuple[SampleUnit, ...]] = ("prefix",)  # that it can train on (data.splits)
     variable_length: ClassVar[bool] = False  # scores do not change when right padding is trimmed off
-    needs_sids: ClassVar[bool] = False  # reads dataset.semantic_ids
+
+    @classmethod
+    def needs_sids(cls, config) -> bool:
+        """Does it read dataset.semantic_ids? `config`: its configuration, or the values of one."""
+        return False
 
     @classmethod
     def needs_text_vectors(cls, config) -> bool:

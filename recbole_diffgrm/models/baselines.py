@@ -18,13 +18,17 @@ class HistoryCopy(Model):
     """The SIDs of the user's history, the most recent first. Items may share them."""
 
     Options = HistoryCopyOptions
+    family = "baseline"
     trainable = False
     variable_length = True
-    needs_sids = True
 
     def __init__(self, config, dataset):
         super().__init__(config, dataset)
         self.semantic_ids = dataset.semantic_ids
+
+    @classmethod
+    def needs_sids(cls, config) -> bool:
+        return True
 
     @classmethod
     def scores_every_item(cls, config) -> bool:
@@ -48,6 +52,7 @@ class HistoryCopy(Model):
 class Pop(Model):
     """Every user gets the items with the most interactions in training."""
 
+    family = "baseline"
     trainable = False
 
     def __init__(self, config, dataset):

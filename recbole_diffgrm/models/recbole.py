@@ -26,6 +26,9 @@ from recbole_diffgrm.models.candidates import ItemScores
 # MAX_ITEM_LIST_LENGTH.
 VARIABLE_LENGTH = {"SASRec", "GRU4Rec", "FDSA", "S3Rec", "BERT4Rec"}
 
+# Models that read features of items, beside or instead of their ids.
+SEMANTIC_ENHANCED = {"FDSA", "S3Rec", "GRU4RecF", "SASRecF"}
+
 
 class RecBoleOptions(Options):
     """RecBole's models: keys that several of them read"""
@@ -82,7 +85,11 @@ class PretrainedModel(RecBoleModel):
 def adapt(name: str) -> type:
     """A model of RecBole as one of the bench."""
     interface = PretrainedModel if name == "S3Rec" else RecBoleModel
-    attributes = {"Options": _options(name), "variable_length": name in VARIABLE_LENGTH}
+    attributes = {
+        "Options": _options(name),
+        "variable_length": name in VARIABLE_LENGTH,
+        "family": "semantic-enhanced" if name in SEMANTIC_ENHANCED else "item ID",
+    }
     return type(name, (interface, recbole_compat.load_sequential_model(name)), attributes)
 
 

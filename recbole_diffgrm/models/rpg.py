@@ -77,8 +77,8 @@ class RPGOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
 
 class RPG(Model):
     Options = RPGOptions
+    family = "generative"
     variable_length = True
-    needs_sids = True
     sample_units = ("sequence", "prefix")
 
     def __init__(self, config, dataset):
@@ -104,6 +104,10 @@ class RPG(Model):
         for layer in self.layers:
             layer.initialize(num_layers)
         nn.init.uniform_(self.head_bias, -1 / math.sqrt(d), 1 / math.sqrt(d))
+
+    @classmethod
+    def needs_sids(cls, config) -> bool:
+        return True
 
     # Training
 

@@ -1,4 +1,4 @@
-"""The layer of HSTU (Zhai et al., ICML 2024, section 3): attention by SiLU instead of a softmax, gated, no feed-forward.
+"""The layer of HSTU (Zhai et al., ICML 2024, section 3): gated attention by SiLU instead of a softmax, no feed-forward.
 
 Letters in shapes: B samples, L positions, d hidden size, h heads.
 """
@@ -29,8 +29,8 @@ class HSTULayer(nn.Module):
         """[B, L, d]; `bias` [1 or B, L, L] is added to the logits. Right padding is later than all items."""
         d = x.shape[-1]
         parts = F.silu(self.gate_value_query_key(F.layer_norm(x, (d,), eps=EPS)))
-        gate, *parts = parts.chunk(4, dim=-1)
-        value, query, key = (split_heads(part, self.num_heads) for part in parts)  # [B, h, L, d / h]
+        gate, *others = parts.chunk(4, dim=-1)
+        value, query, key = (split_heads(part, self.num_heads) for part in others)  # [B, h, L, d / h]
         weights = F.silu(query @ key.transpose(-1, -2) + bias[:, None]).tril()  # [B, h, L, L]
         mixed = join_heads(weights @ value) / self.normalizer
         output: Tensor = self.out(dropout(gate * F.layer_norm(mixed, (d,), eps=EPS), self.dropout, self.training))

@@ -37,7 +37,7 @@ class JPQEmbedding(nn.Module):
 
 
 def score_items(code_scores: Tensor, sids: Tensor) -> Tensor:
-    """PQTopK: scores of codes [n, M, T] and SIDs [N, n] -> scores of items [N, T]. Rows of all states add up at once."""
+    """PQTopK: scores of codes [n, M, T] and SIDs [N, n] -> of items [N, T]. Rows of all states add up at once."""
     return sum_codes(sids, code_scores)
 
 

@@ -164,7 +164,7 @@ class _ItemsOnly:
         self.text_vectors = state.get("text_vectors")
         self.semantic_ids = SemanticIds.from_state(state, "semantic_ids.")
         vars(self).update(config.model_class.restore(state))
-        if config.model_class.needs_sids and len(self.semantic_ids.sid_index) != len(known.names):
+        if config.model_class.needs_sids(config) and len(self.semantic_ids.sid_index) != len(known.names):
             counts = f"{len(self.semantic_ids.sid_index) - 1} items, and {len(known.names) - 1}"
             raise KeyError(f"{counts} in {item_table.ITEMS_FILE}")
 

@@ -59,6 +59,7 @@ def test_the_editor_schema_finds_mistakes():
 def test_generated_files_are_up_to_date():
     """`make docs` writes them."""
     assert (ROOT / "docs" / "configuration.md").read_text() == reference.render_page()
+    assert (ROOT / "docs" / "models.md").read_text() == reference.render_models()
     assert json.loads((ROOT / "properties" / "schema.json").read_text()) == reference.build_schema()
 
 
@@ -155,6 +156,10 @@ BAD_VALUES = {
     "item_text": "title",
     "sid_score_weight": -0.1,
     "sample_unit": "all",
+    "train_repeat": 0,
+    "rq_vae_epochs": 0,
+    "rq_vae_latent_dim": 0,
+    "sid_hash_size": 0,
     "decoder_targets": 0,
     "num_valid_users": 0,
     "noising": "OCN",

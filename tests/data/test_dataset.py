@@ -25,6 +25,26 @@ def test_order_is_exact_in_time_and_ties_keep_file_order(tmp_path):
     assert list(order) == ["e", "b", "c", "d", "f", "a"]
 
 
+@pytest.mark.parametrize(
+    ("times", "kind"),
+    [
+        ([1_400_000_000, 1_400_000_001, 1_400_000_003], torch.int32),  # seconds
+        ([1.25, 2.5, 1e9 + 0.5], torch.float64),
+        ([1.4e12, 1.4e12 + 1, 1.4e12 + 2], torch.float64),  # milliseconds
+    ],
+)
+def test_times_are_kept_exactly(times, kind, tmp_path):
+    """And in as little memory as float32 takes, where they fit."""
+    (tmp_path / "t").mkdir()
+    lines = ["user_id:token\titem_id:token\ttimestamp:float", *(f"u\ti{i}\t{time!r}" for i, time in enumerate(times))]
+    (tmp_path / "t" / "t.inter").write_text("\n".join(lines) + "\n")
+    dataset = FlatSequentialDataset(make_config(tmp_path, dataset="t"))
+    dataset._change_feat_format()
+    kept = dataset.inter_feat.flat.features["timestamp"]
+    assert kept.tolist() == times
+    assert kept.dtype == kind
+
+
 def test_tokens_that_look_like_missing_values_stay(tmp_path):
     (tmp_path / "t").mkdir()
     tokens = ["NA", "null", "nan", "None", "1", "01"]

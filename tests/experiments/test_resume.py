@@ -13,7 +13,7 @@ from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.experiments.pipeline import run
 from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.training import checkpoint
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SMALL
 
 
 @pytest.mark.slow
@@ -25,6 +25,7 @@ from tests.conftest import ROOT
         ("SASRec", 600, 7),
         ("BERT4Rec", 1e-9, 7),
         ("S3Rec", 1e-9, 7),
+        *((model, 1e-9, 3) for model in SMALL),
     ],
 )
 def test_killed_at_any_moment(model, checkpoint_seconds, points, tiny, tmp_path):

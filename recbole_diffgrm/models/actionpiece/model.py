@@ -41,6 +41,7 @@ VOCABULARY = "vocabulary_"  # prefix of the buffers that hold it
 
 class ActionPiece(Model):
     Options = ActionPieceOptions
+    family = "generative"
     variable_length = True
 
     def __init__(self, config, dataset):

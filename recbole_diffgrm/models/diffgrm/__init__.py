@@ -1,4 +1,7 @@
-"""DiffGRM (WWW '26): options -> network -> noising (training) and decoding (ranking) -> model."""
+"""DiffGRM (Liu et al., WWW 2026): masked diffusion fills the digits of a semantic ID in any order.
+
+options -> network -> noising (training) and decoding (ranking) -> model
+"""
 
 from recbole_diffgrm.models.diffgrm.model import DiffGRM
 

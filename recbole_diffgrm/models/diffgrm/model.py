@@ -25,8 +25,8 @@ from recbole_diffgrm.models.diffgrm.statistics import digit_means, digit_sums
 
 class DiffGRM(Model):
     Options = build_options()
+    family = "generative"
     variable_length = True
-    needs_sids = True
     sample_units = ("prefix", "sequence")
 
     def __init__(self, config, dataset):
@@ -60,6 +60,10 @@ class DiffGRM(Model):
         self.beam_widths = as_widths(config["beam_size"])
         self.valid_beam_widths = as_widths(config["valid_beam_size"])
         self.decoding_memory = config["decoding_memory"]
+
+    @classmethod
+    def needs_sids(cls, config) -> bool:
+        return True
 
     @classmethod
     def needs_text_vectors(cls, config) -> bool:

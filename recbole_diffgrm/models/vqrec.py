@@ -1,0 +1,114 @@
+"""VQ-Rec (Hou et al., WWW 2023): items are their text's codes alone, the mean of one embedding for each.
+
+RecBole's Transformer reads the history; items are scored by their cosine with its state. Here it is trained from
+scratch, on the data it is tested on, with all its weights; the pre-training on other domains that the paper is about is
+left out, and with it the permutation of codes that adapts it.
+
+Letters in shapes: B samples, L items of a history, T targets, n digits with M codes each, N items, d hidden size.
+"""
+
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationInfo, model_validator
+from torch import Tensor, nn
+
+from recbole_diffgrm import recbole_compat
+from recbole_diffgrm.config.options import (
+    GeneralOptions,
+    HeadsDivideWidth,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    option,
+)
+from recbole_diffgrm.models.base import LossOutput, Model
+from recbole_diffgrm.models.candidates import SidItemScores
+from recbole_diffgrm.nn.dropout import dropout
+from recbole_diffgrm.nn.gpt2 import causal_bias
+from recbole_diffgrm.nn.item_embeddings import sum_codes
+from recbole_diffgrm.tokenizer.options import TokenizerOptions
+
+EPS = 1e-12
+
+
+class VQRecOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
+    """VQRec"""
+
+    hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads.")
+    inner_size: PositiveInt = option("Inner width of the feed-forward layers.")
+    n_layers: PositiveInt = option("Number of layers.")
+    n_heads: PositiveInt = option("Number of attention heads.")
+    hidden_dropout_prob: Probability = option("Dropout of the embedded items and of the output of every sub-layer.")
+    attn_dropout_prob: Probability = option("Dropout of attention weights.")
+    temperature: PositiveFloat = option("Items are scored by their cosine with a state, divided by this.")
+
+    @model_validator(mode="after")
+    def _check_unused(self, info: ValidationInfo) -> "VQRecOptions":
+        self.check_unused(info, "sid_collision_order", "not read: items are ranked by their scores and numbers")
+        return self
+
+
+class VQRec(Model):
+    Options = VQRecOptions
+    family = "semantic-enhanced"
+    variable_length = True
+    sample_units = ("sequence", "prefix")
+
+    def __init__(self, config, dataset):
+        super().__init__(config, dataset)
+        ids = self.semantic_ids = dataset.semantic_ids
+        d = config["hidden_size"]
+        self.dropout, self.temperature = config["hidden_dropout_prob"], config["temperature"]
+        self.code_embedding = nn.Parameter(torch.empty(ids.num_digits, ids.codebook_size, d))
+        self.position_embedding = nn.Parameter(torch.empty(config["MAX_ITEM_LIST_LENGTH"], d))
+        self.norm = nn.LayerNorm(d, eps=EPS)
+        self.encoder = recbole_compat.load_layers().TransformerEncoder(
+            n_layers=config["n_layers"],
+            n_heads=config["n_heads"],
+            hidden_size=d,
+            inner_size=config["inner_size"],
+            hidden_dropout_prob=self.dropout,
+            attn_dropout_prob=config["attn_dropout_prob"],
+            hidden_act="gelu",
+            layer_norm_eps=EPS,
+        )
+        for embedding in (self.code_embedding, self.position_embedding):
+            nn.init.normal_(embedding, std=0.02)
+        for module in self.encoder.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    @classmethod
+    def needs_sids(cls, config) -> bool:
+        return True
+
+    def losses(self, batch) -> LossOutput:
+        targets = self.targets(batch)
+        states = self._encode(batch)[targets.row, targets.position]  # [T, d]
+        logits = self._score(states, self._all_items()[1:])  # [T, N]: padding is no item
+        return LossOutput({"item": F.cross_entropy(logits, targets.item - 1)}, len(targets.item))
+
+    def candidates(self, batch, depth: int, validation: bool = False) -> SidItemScores:
+        length = batch[self.ITEM_SEQ_LEN]
+        states = self._encode(batch)[torch.arange(len(length), device=length.device), length - 1]
+        return SidItemScores(self._score(states, self._all_items()), self.semantic_ids)
+
+    def _encode(self, batch) -> Tensor:
+        """States of the history's items [B, L, d]."""
+        items = batch[self.ITEM_SEQ]
+        x = self._embed(self.semantic_ids.lookup(items)) + self.position_embedding[: items.shape[1]]
+        x = dropout(self.norm(x), self.dropout, self.training)
+        return self.encoder(x, causal_bias(items.shape[1], items.device))[-1]
+
+    def _embed(self, sids: Tensor) -> Tensor:
+        """[..., n] -> [..., d]"""
+        return sum_codes(sids, self.code_embedding) / sids.shape[-1]
+
+    def _all_items(self) -> Tensor:
+        """[N + 1, d], made anew from their codes for each batch; that of padding has no meaning."""
+        return self._embed(self.semantic_ids.sids.long())[self.semantic_ids.sid_index.long()]
+
+    def _score(self, states: Tensor, items: Tensor) -> Tensor:
+        """[T, d], [N, d] -> [T, N]"""
+        return F.normalize(states, dim=-1) @ (F.normalize(items, dim=-1) / self.temperature).T
