@@ -170,7 +170,7 @@ def _summarize(model: type) -> str:
     """The first line of its docstring, or of its module's."""
     from recbole_diffgrm.models import MODELS
 
-    text = vars(model).get("__doc__") or importlib.import_module(MODELS[model.__name__]).__doc__
+    text = vars(model).get("__doc__") or importlib.import_module(MODELS[model.__name__]).__doc__ or ""
     return " ".join(text.split("\n\n")[0].split()).removeprefix(f"{model.__name__}: ")
 
 

@@ -90,10 +90,11 @@ class RPG(Model):
         self.seed = config["seed"]
         self.code_embedding = nn.Parameter(torch.empty(ids.num_digits, ids.codebook_size, d))
         self.position_embedding = nn.Parameter(torch.empty(config["MAX_ITEM_LIST_LENGTH"], d))
-        self.layers = nn.ModuleList(
+        layers = [
             GPT2Layer(d, config["inner_size"], config["n_heads"], config["attn_dropout_prob"], eps=1e-12)
             for _ in range(num_layers)
-        )
+        ]
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(d, eps=1e-12)
         self.head_weight = nn.Parameter(torch.zeros(ids.num_digits, d, d))
         self.head_bias = nn.Parameter(torch.empty(ids.num_digits, d))
@@ -101,7 +102,7 @@ class RPG(Model):
         self.register_buffer("graph", torch.zeros(ids.num_sids, num_edges, dtype=torch.int32))  # [D, E]
         for embedding in (self.code_embedding, self.position_embedding):
             nn.init.normal_(embedding, std=0.02)
-        for layer in self.layers:
+        for layer in layers:
             layer.initialize(num_layers)
         nn.init.uniform_(self.head_bias, -1 / math.sqrt(d), 1 / math.sqrt(d))
 

@@ -15,7 +15,7 @@ from tests.conftest import build_tiny
 @pytest.fixture
 def options(options, tmp_path):
     codes = {"sid_quantizer": "random", "sid_num_digits": 4, "sid_codebook_size": 8}
-    return {**options, **codes, "hidden_size": 16, "cache_dir": str(tmp_path / "cache")}
+    return {**options, **codes, "hidden_size": 16, "n_layers": 2, "cache_dir": str(tmp_path / "cache")}
 
 
 def first_batch(config, split):
@@ -24,8 +24,8 @@ def first_batch(config, split):
 
 def test_published_size(options):
     """2.73 M with histories of 200 items, and 131,072 of the codes."""
-    options |= {"hidden_size": 512, "MAX_ITEM_LIST_LENGTH": 200, "sid_num_digits": 8, "sid_codebook_size": 256}
-    model = build_tiny(options, "RecJPQ").model
+    options |= {"hidden_size": 512, "MAX_ITEM_LIST_LENGTH": 200}
+    model = build_tiny(options, "RecJPQ", sid_num_digits=8, sid_codebook_size=256).model
     assert model.item_embedding.weight.numel() == 131_072
     body = sum(parameter.numel() for parameter in model.parameters()) - 131_072
     d = 512

@@ -13,7 +13,8 @@ from tests.conftest import build_tiny
 @pytest.fixture
 def options(options, tmp_path):
     codes = {"sid_quantizer": "random", "sid_num_digits": 4, "sid_codebook_size": 8}
-    return {**options, **codes, "hidden_size": 16, "inner_size": 8, "cache_dir": str(tmp_path / "cache")}
+    network = {"hidden_size": 16, "inner_size": 8, "n_layers": 2, "n_heads": 2}
+    return {**options, **codes, **network, "cache_dir": str(tmp_path / "cache")}
 
 
 def item_vectors(model) -> torch.Tensor:
