@@ -28,13 +28,15 @@ from recbole_diffgrm.config.options import (
 )
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat
-from recbole_diffgrm.models.base import LossOutput, Model, Targets
+from recbole_diffgrm.models.base import LossOutput, Model
 from recbole_diffgrm.models.candidates import Candidates, GeneratedItems, SidItemScores
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.gpt2 import GPT2Layer, causal_bias
 from recbole_diffgrm.nn.item_embeddings import sum_codes
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
+# Heads make m vectors of a target: tensors of one size, whatever the batch, so that freed memory fits the next ones.
+TARGETS_AT_ONCE = 512
 NODES_AT_ONCE = 256  # of the graph, when it is built
 VISITED_AT_ONCE = 2**24  # codes of visited nodes that a walk holds
 
@@ -115,10 +117,11 @@ class RPG(Model):
     def losses(self, batch) -> LossOutput:
         """The mean over digits of their cross-entropy."""
         targets = self.targets(batch)
-        logits = self._logits(self._encode(batch), targets)  # [m, T, M]
+        states = self._encode(batch)[targets.row, targets.position]  # [T, d]: only where there is a target
         sids = self.semantic_ids.lookup(targets.item)  # [T, m]
-        loss = F.cross_entropy(logits.flatten(0, 1), sids.T.flatten())
-        return LossOutput({"sid": loss}, len(targets.item))
+        parts = zip(states.split(TARGETS_AT_ONCE), sids.split(TARGETS_AT_ONCE))
+        losses = [F.cross_entropy(self._logits(of).flatten(0, 1), to.T.flatten(), reduction="sum") for of, to in parts]
+        return LossOutput({"sid": torch.stack(losses).sum() / sids.numel()}, len(sids))
 
     def _encode(self, batch) -> Tensor:
         """States of the history's items [B, L, d]."""
@@ -130,9 +133,8 @@ class RPG(Model):
             x = layer(x, bias)
         return self.norm(x)
 
-    def _logits(self, states: Tensor, targets: Targets) -> Tensor:
-        """[m, T, M]: only at the positions that have a target."""
-        state = states[targets.row, targets.position]  # [T, d]
+    def _logits(self, state: Tensor) -> Tensor:
+        """[T, d] -> [m, T, M]"""
         projected = torch.baddbmm(
             self.head_bias[:, None], state.expand(len(self.head_weight), -1, -1), self.head_weight
         )
@@ -152,8 +154,8 @@ class RPG(Model):
     def _log_probs(self, batch) -> Tensor:
         """[m, M, B] log-probability of each code."""
         length = batch[self.ITEM_SEQ_LEN]
-        last = Targets(torch.arange(len(length), device=length.device), length - 1, length)
-        return self._logits(self._encode(batch), last).float().log_softmax(dim=-1).transpose(1, 2)
+        last = self._encode(batch)[torch.arange(len(length), device=length.device), length - 1]  # [B, d]
+        return self._logits(last).float().log_softmax(dim=-1).transpose(1, 2)
 
     def _score_sids(self, log_probs: Tensor) -> Tensor:
         """[m, M, B] -> [B, D]: the mean over digits. Rows of all users are added up at once."""
