@@ -30,6 +30,7 @@ from recbole_diffgrm.models.candidates import ItemScores, SidItemScores
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.hstu import NUM_TIME_BUCKETS, HSTULayer, bucket_differences, relative_index
 from recbole_diffgrm.nn.item_embeddings import sum_codes
+from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
 RESERVED = 11  # positions that the release keeps behind the longest history; they count in its constants
@@ -129,8 +130,10 @@ class HSTU(Model):
         targets = self.targets(batch)
         states = _normalize(self._encode(batch)[targets.row, targets.position])  # [T, d]
         if self.num_negatives is None:
-            logits = self._score(states, self._all_items()[1:])  # [T, N]
-            loss = F.cross_entropy(logits, targets.item - 1)
+            items = self._all_items()[1:]
+            loss = cross_entropy_in_chunks(
+                states, targets.item - 1, lambda of_chunk: self._score(of_chunk, items), len(items)
+            )
         else:
             loss = self._sampled_loss(states, targets.item)
         return LossOutput({"item": loss}, len(targets.item))

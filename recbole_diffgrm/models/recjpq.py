@@ -23,6 +23,7 @@ from recbole_diffgrm.models.candidates import Candidates, SidItemScores, TopK
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.gpt2 import causal_bias
 from recbole_diffgrm.nn.jpq import InvertedLists, JPQEmbedding, build_inverted_lists, score_items, search_pruned
+from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
 from recbole_diffgrm.nn.sasrec import SASRecLayer
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
@@ -94,9 +95,12 @@ class RecJPQ(Model):
         return (F.softplus(-positive_score) + F.softplus(negative_score)).mean() / 2
 
     def _softmax_loss(self, states: Tensor, target: Tensor) -> Tensor:
-        scores = score_items(self.item_embedding.score_codes(states), self._all_sids())  # [N, T]
-        of_target = scores.gather(0, target[None] - 1).squeeze(0)
-        return (scores.logsumexp(dim=0) - of_target).mean()
+        sids = self._all_sids()
+
+        def score_all(of_chunk: Tensor) -> Tensor:
+            return score_items(self.item_embedding.score_codes(of_chunk), sids).T  # [T, N]
+
+        return cross_entropy_in_chunks(states, target - 1, score_all, len(sids))
 
     def _encode(self, batch) -> Tensor:
         """States of the history's items [B, L, d]."""

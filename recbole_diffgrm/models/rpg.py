@@ -35,8 +35,7 @@ from recbole_diffgrm.nn.gpt2 import GPT2Layer, causal_bias
 from recbole_diffgrm.nn.item_embeddings import sum_codes
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
-# Heads make m vectors of a target: tensors of one size, whatever the batch, so that freed memory fits the next ones.
-TARGETS_AT_ONCE = 512
+TARGETS_AT_ONCE = 512  # in the loss
 NODES_AT_ONCE = 256  # of the graph, when it is built
 VISITED_AT_ONCE = 2**24  # codes of visited nodes that a walk holds
 
@@ -119,6 +118,7 @@ class RPG(Model):
         targets = self.targets(batch)
         states = self._encode(batch)[targets.row, targets.position]  # [T, d]: only where there is a target
         sids = self.semantic_ids.lookup(targets.item)  # [T, m]
+        # Chunks of one size, whatever the batch, as in nn.losses: the heads make m vectors of each target.
         parts = zip(states.split(TARGETS_AT_ONCE), sids.split(TARGETS_AT_ONCE))
         losses = [F.cross_entropy(self._logits(of).flatten(0, 1), to.T.flatten(), reduction="sum") for of, to in parts]
         return LossOutput({"sid": torch.stack(losses).sum() / sids.numel()}, len(sids))

@@ -26,6 +26,7 @@ from recbole_diffgrm.models.candidates import SidItemScores
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.gpt2 import causal_bias
 from recbole_diffgrm.nn.item_embeddings import sum_codes
+from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
 EPS = 1e-12
@@ -86,8 +87,11 @@ class VQRec(Model):
     def losses(self, batch) -> LossOutput:
         targets = self.targets(batch)
         states = self._encode(batch)[targets.row, targets.position]  # [T, d]
-        logits = self._score(states, self._all_items()[1:])  # [T, N]: padding is no item
-        return LossOutput({"item": F.cross_entropy(logits, targets.item - 1)}, len(targets.item))
+        items = self._all_items()[1:]  # padding is no item
+        loss = cross_entropy_in_chunks(
+            states, targets.item - 1, lambda of_chunk: self._score(of_chunk, items), len(items)
+        )
+        return LossOutput({"item": loss}, len(targets.item))
 
     def candidates(self, batch, depth: int, validation: bool = False) -> SidItemScores:
         length = batch[self.ITEM_SEQ_LEN]

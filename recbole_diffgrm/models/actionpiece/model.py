@@ -34,6 +34,7 @@ from recbole_diffgrm.models.base import LossOutput, Model
 from recbole_diffgrm.models.beam_options import as_widths
 from recbole_diffgrm.models.candidates import GeneratedItems
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
+from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
 from recbole_diffgrm.nn.t5 import T5Config, T5Decoder, T5Encoder
 
 VOCABULARY = "vocabulary_"  # prefix of the buffers that hold it
@@ -115,8 +116,13 @@ class ActionPiece(Model):
         before = F.pad(codes[:, :-1], (1, 0), value=PAD_OUTPUT)  # padding is the start token
         states = self.decoder(self.embedding(self.labels.outputs[before]), memory)  # [B, k, d]
         is_label = codes != PAD_OUTPUT
-        logits = self._logits(states[is_label])[:, 1:]  # padding is never predicted
-        return LossOutput({"label": F.cross_entropy(logits, codes[is_label] - 1)}, len(batch))
+        loss = cross_entropy_in_chunks(
+            states[is_label],
+            codes[is_label] - 1,
+            lambda of_chunk: self._logits(of_chunk)[:, 1:],  # padding is never predicted
+            len(self.labels.outputs),
+        )
+        return LossOutput({"label": loss}, len(batch))
 
     # Tokens
 
