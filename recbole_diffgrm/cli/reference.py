@@ -69,6 +69,7 @@ class Key(NamedTuple):
     group: str
     default: Any
     source: str  # where the default is from
+    others: dict[str, Any]  # {model: default} of other models that read the key and differ
     schema: dict[str, Any]
     changes: str
 
@@ -77,17 +78,27 @@ def collect_keys() -> list[Key]:
     """Of every group of options, in the order of the page; a key of several groups once for each."""
     from recbole_diffgrm.models import MODELS, get_model
     from recbole_diffgrm.models.recbole import RecBoleOptions
+    from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
-    keys, groups = [], []
-    owners = [("", GeneralOptions), *((name, get_model(name).Options) for name in MODELS), ("", RecBoleOptions)]
+    keys: dict[tuple[type[Options], str], Key] = {}
+    owners = [("", GeneralOptions), ("", TokenizerOptions)]
+    # DiffGRM first: keys that several models share are described with its defaults.
+    owners += [(name, get_model(name).Options) for name in sorted(MODELS, key=lambda name: name != "DiffGRM")]
+    owners.append(("", RecBoleOptions))
+    shared = {
+        group for _, options in owners if options in (GeneralOptions, TokenizerOptions) for group in _groups(options)
+    }
     for model, options in owners:
         schemas = options.model_json_schema()["properties"]
         for group in _groups(options):
-            if group not in groups:
-                groups.append(group)
-                names = [name for name in get_annotations(group) if name in options.model_fields]
-                keys += [_describe(name, group, model, schemas[name], options) for name in names]
-    return keys
+            for name in get_annotations(group):
+                if name not in options.model_fields:
+                    continue
+                key = _describe(name, group, model, schemas[name], options)
+                known = keys.setdefault((group, name), key)
+                if known.default != key.default and group not in shared:
+                    known.others[model] = key.default
+    return list(keys.values())
 
 
 def _groups(options: type[Options]) -> list[type[Options]]:
@@ -107,7 +118,7 @@ def _describe(name: str, group: type[Options], model: str, schema: dict[str, Any
         if name in values:
             default, source = values[name], f"properties/{path}"
     title = (group.__doc__ or group.__name__).strip().splitlines()[0]
-    return Key(name, title, default, source, schema, CHANGES[what_it_affects(options.model_fields[name])])
+    return Key(name, title, default, source, {}, schema, CHANGES[what_it_affects(options.model_fields[name])])
 
 
 def describe_key(name: str) -> str:
@@ -126,6 +137,7 @@ def describe_key(name: str) -> str:
             f"  {key.schema.get('description', '')}",
             f"  value: {expected_words(key.schema)}",
             f"  default: {_yaml(key.default)} ({key.source})" if key.default != "" else f"  default: in {key.source}",
+            *(f"  default of {model}: {_yaml(default)}" for model, default in key.others.items()),
             f"  changes: {key.changes}",
         ]
     return "\n".join(lines)
@@ -138,6 +150,7 @@ def render_page() -> str:
             group = key.group
             parts.append(f"\n## {group}\n\n| key | default | value | description | changes |\n|---|---|---|---|---|\n")
         default = f"`{_yaml(key.default)}`" if key.default != "" else ""
+        default += "".join(f", {model} `{_yaml(value)}`" for model, value in key.others.items())
         cells = [f"`{key.name}`", default, expected_words(key.schema), key.schema.get("description", ""), key.changes]
         parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
     return "".join(parts)

@@ -86,7 +86,12 @@ def test_help_names_what_people_use_without_loading_torch():
 def test_help_describes_one_key(capsys):
     assert main(["--help", "beam_size", "sid_codebook_size"]) == 0
     written = capsys.readouterr().out
-    assert "beam_size" in written and "default: 32" in written and "changes: evaluation" in written
+    assert (
+        "beam_size" in written
+        and "default: 32" in written
+        and "default of ARM: 128" in written
+        and "changes: evaluation" in written
+    )
     assert "a power of two from 2 to 4096" in written
 
 

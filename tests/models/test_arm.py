@@ -11,5 +11,12 @@ RANDOM_SIDS = {"sid_quantizer": "random", "sid_num_digits": 4, "sid_codebook_siz
 def test_parameters(options, tmp_path, encoder_layers, release):
     """The release's, without the embeddings of its special tokens: padding, BOS (there is another one) and EOS."""
     settings = {**options, **RANDOM_SIDS, "cache_dir": str(tmp_path)}
-    model = build_tiny(settings, "ARM", std=None, encoder_layers=encoder_layers).model
+    sizes = {
+        "hidden_size": 256,
+        "inner_size": 1024,
+        "n_heads": 8,
+        "encoder_layers": encoder_layers,
+        "decoder_layers": 4,
+    }
+    model = build_tiny(settings, "ARM", std=None, **sizes).model
     assert sum(parameter.numel() for parameter in model.parameters()) == release - 3 * 256

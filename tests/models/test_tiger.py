@@ -9,6 +9,14 @@ from tests.nn.test_t5 import copy_weights
 
 SIDS = {"sid_quantizer": "random", "sid_num_digits": 3, "sid_codebook_size": 8}
 SMALL = {"hidden_size": 16, "inner_size": 32, "n_heads": 2, "head_size": 6, "encoder_layers": 2, "decoder_layers": 2}
+PAPER = {
+    "hidden_size": 128,
+    "inner_size": 1024,
+    "n_heads": 6,
+    "head_size": 64,
+    "encoder_layers": 4,
+    "decoder_layers": 4,
+}
 
 
 @pytest.fixture
@@ -18,7 +26,7 @@ def settings(options, tmp_path):
 
 def test_parameters(settings):
     """The paper's network by hand, with 1,024 codes, 2,000 users and the decoder's start: 4.85 M."""
-    model = build_tiny(settings, "TIGER", std=None, sid_codebook_size=256, user_tokens=2000).model
+    model = build_tiny(settings, "TIGER", std=None, sid_codebook_size=256, user_tokens=2000, **PAPER).model
     d, inner, width = 128, 1024, 6 * 64
     attention, feed_forward = d + 4 * d * width, d + 2 * d * inner  # with their norms
     stack_ends = 32 * 6 + d  # position biases, last norm
@@ -62,7 +70,7 @@ def test_equals_the_library(settings):
 
 
 def test_weights_begin_as_in_t5(settings):
-    model = build_tiny(settings, "TIGER", std=None, sid_codebook_size=256).model
+    model = build_tiny(settings, "TIGER", std=None, sid_codebook_size=256, **PAPER).model
     assert model.token_embedding.std().item() == pytest.approx(1, rel=0.02)
     assert model.logit_scale == 128**-0.5
 
