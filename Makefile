@@ -26,14 +26,15 @@ docs: $(READY)
 	$(BIN)/python -m recbole_diffgrm.cli.reference
 
 # One training epoch against stock RecBole, memory at 10 M interactions, semantic IDs of up to 1 M items, training steps
-# and decoding of DiffGRM. DATA is a folder with Amazon_Beauty in it, CORNAC (optional) the python of an environment with cornac.
+# and decoding of DiffGRM and the paper's other models. DATA is a folder with Amazon_Beauty in it, CORNAC (optional) the
+# python of an environment with torch, transformers and cornac. Takes up to 21 GiB; BATCH=128 makes training steps smaller.
 DATA ?= dataset
 bench: $(READY)
 	$(BIN)/python benchmarks/epoch.py --data_path $(DATA)
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/tokenizer.py
-	$(BIN)/python benchmarks/train_step.py --data_path $(DATA) --cases $(if $(CORNAC),--cornac $(CORNAC))
-	$(BIN)/python benchmarks/decode.py --data_path $(DATA) --catalogues $(if $(CORNAC),--cornac $(CORNAC))
+	$(BIN)/python benchmarks/train_step.py --data_path $(DATA) --model all --cases $(if $(CORNAC),--cornac $(CORNAC)) $(if $(BATCH),--batch $(BATCH))
+	$(BIN)/python benchmarks/decode.py --data_path $(DATA) --model all --catalogues $(if $(CORNAC),--cornac $(CORNAC))
 
 $(READY): constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)

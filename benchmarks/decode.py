@@ -1,14 +1,17 @@
-"""Decoding: users/s of `constrained` against a straightforward `unconstrained` decoder and Cornac's, and against the
-size of the catalogue.
+"""Decoding: users/s of a model against a straightforward implementation and Cornac's, side by side in one run.
 
-    python benchmarks/decode.py --data_path FOLDER [--weights BEST.PT --sid_file FILE] [--cornac PYTHON] [--catalogues]
+    python benchmarks/decode.py --data_path FOLDER [--model NAMES] [--weights BEST.PT --sid_file FILE] [--cornac PYTHON]
+        [--catalogues]
 
-FOLDER holds Amazon_Beauty; test users are sampled from it. Weights are those of a DiffGRM run with IDs from FILE (its
-width counts), or random ones of the paper's size with random SIDs, and then NDCG is not reported. PYTHON is the
-interpreter of an environment of its own with torch and `pip install cornac==3.0.1`; it is given the same weights. The
-sides take turns on the same users, in processes of their own with the same number of threads, and should find the same
-IDs where they search alike. `--catalogues` adds synthetic catalogues of 10,000 to 10,000,000 IDs, all codes equally
-likely, beside the scores of all items that a model like SASRec computes. Writes benchmarks/out/decode.json.
+NAMES are models of the bench, separated by commas, or `all`; DiffGRM if none are given. FOLDER holds Amazon_Beauty,
+whose test users are sampled. Networks have the sizes of properties/model, SIDs and weights are random; for DiffGRM they
+may be those of a run with IDs from FILE (its width counts), and then NDCG is reported. PYTHON is the interpreter of an
+environment of its own with torch, transformers and `pip install cornac==3.0.1`, which has DiffGRM and TIGER; it is
+given the same weights. The sides take turns on the same users, in processes of their own with the same number of
+threads, and should find the same where they search alike. DiffGRM's `constrained` beams are compared with the paper's
+search in the others. `--catalogues` adds DiffGRM on synthetic catalogues of 10,000 to 10,000,000 IDs, all codes equally
+likely, beside the scores of all items that a model like SASRec computes. Writes benchmarks/out/decode.json for DiffGRM,
+decode-MODEL.json for others.
 """
 
 import argparse
@@ -16,7 +19,10 @@ import math
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
+from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from sides import Side, memory_mib, questions, report
 
@@ -24,98 +30,120 @@ ROOT = Path(__file__).resolve().parent.parent
 if "--side=cornac" not in sys.argv:
     sys.path.insert(0, str(ROOT))
 
-LENGTH, DIGITS, CODES, WIDTH = 50, 4, 256, 256
-WIDE = 256  # the paper's beam on Amazon_Beauty
-BEAMS = (16, 32, 64, WIDE)
 ROUNDS = 3
-TURN = {"project": 12, "plain": 4, "cornac": 4}  # users; from the same place on
+DIGITS, CODES, WIDTH = 4, 256, 256  # of the synthetic catalogues
+WIDE = 256  # the paper's beam on Amazon_Beauty
+BEAMS = {"DiffGRM": (16, 32, 64, WIDE), "TIGER": (20, 30, 50), "ARM": (128,), "ActionPiece": (50,)}
+# Users of a turn, from the same place on. DiffGRM's narrower beams take more.
+USERS = {
+    "DiffGRM": {"project": 12, "plain": 4, "cornac": 4},
+    "TIGER": {"project": 256, "plain": 32, "cornac": 16},
+    "ARM": {"project": 256, "plain": 8},
+    "ActionPiece": {"project": 64, "plain": 4},
+}
+SCORED = {"project": 4096, "plain": 512}  # models that score all items
+BATCHES = 8  # of a turn: an evaluation has many, so that those of a batch have histories of like length; DiffGRM's one
+COMPARED = 4  # users whose items are compared
 
 
-# The sides: each decodes users first..last for a decoding and a beam, and says which IDs it found
+class Entry(NamedTuple):
+    """A row of the result: what a side is asked in a turn."""
+
+    side: str
+    decoding: str
+    beam: int  # 0: the model scores all items
+    users: int
+
+
+def entries_of(model: str, sides: Iterable[str]) -> dict[str, Entry]:
+    if model == "DiffGRM":
+        turn = USERS[model]
+        ours = {
+            f"constrained {beam}": Entry("project", "constrained", beam, turn["project"] * WIDE // beam)
+            for beam in BEAMS[model]
+        }
+        return ours | {side: Entry(side, "unconstrained", WIDE, turn[side]) for side in sides if side != "project"}
+    turn = USERS.get(model, SCORED)
+    return {
+        f"{side} {beam}" if beam else side: Entry(side, "constrained", beam, turn[side])
+        for beam in BEAMS.get(model, (0,))
+        for side in sides
+    }
+
+
+# The sides: each decodes users first..last for a decoding and a beam, and says which SIDs (DiffGRM) or items it found
 
 
 def project(options):
     import torch
 
-    model, users = model_and_users(options)
+    model, users, batch_size = model_and_users(options)
 
     def decode(decoding: str, beam: int, first: int, last: int):
-        model.decoding = decoding
         chosen = torch.arange(first, last)
         chosen = chosen[users.lengths(users.rows[chosen]).argsort(stable=True)]  # as in an evaluation
+        if beam:
+            model.beam_widths = [beam]
         found = []
-        for part in chosen.split(options.batch):
-            generated = model.generate(users.cut(part), [beam])
-            for rows in generated.rows.tolist():
-                found.append([tuple(model.semantic_ids.sids[row].tolist()) for row in rows[:10] if row >= 0])
+        for part in chosen.split(batch_size if options.model == "DiffGRM" else -(-len(chosen) // BATCHES)):
+            batch = users.cut(part)
+            if options.model == "DiffGRM":
+                model.decoding = decoding
+                for rows in model.generate(batch, [beam]).rows.tolist():
+                    found.append([tuple(model.semantic_ids.sids[row].tolist()) for row in rows[:10] if row >= 0])
+            else:
+                found += model.candidates(batch, depth=10).top_k(10).items.tolist()
         return [found[place] for place in chosen.argsort().tolist()]
 
-    return decode, sids_of(model, users.cut(torch.arange(len(users)))["item_id"])
+    return decode, targets_of(options, model, users)
 
 
 def plain(options):
     import torch
-    from plain import decode_sids, encode
+    from plain_models import reference
 
-    model, users = model_and_users(options)
-    existing = set(map(tuple, model.semantic_ids.sids.tolist()))
+    model, users, _ = model_and_users(options)
+    straightforward = reference(options.model, model)
 
     def decode(decoding: str, beam: int, first: int, last: int):
-        batch = users.cut(torch.arange(first, last), LENGTH)
-        memory = encode(model.network, model.semantic_ids.lookup(batch["item_id_list"]), batch["item_length"])
-        return [ids[:10] for ids in decode_sids(model.network, memory, beam, existing)]
+        return straightforward.recommend(users.cut(torch.arange(first, last), users.max_length), beam)
 
-    return decode, sids_of(model, users.cut(torch.arange(len(users)))["item_id"])
+    return decode, targets_of(options, model, users)
 
 
 def cornac(options):
-    import torch
-    from cornac.models.diffgrm.diffgrm import DiffGRMBackbone, cpd_decode_batch
+    from cornac_networks import Histories, load, make_search
 
-    saved = torch.load(options.saved)
-    width = saved["weights"]["final_norm.weight"].shape[0]
-    network = DiffGRMBackbone(DIGITS, CODES, LENGTH, d_model=width, n_inner=4 * width, n_head=4).eval()
-    network.set_item_codes(saved["sids"].numpy())
-    network.load_state_dict({**saved["weights"], "item_codes": network.item_codes})
-    existing = set(map(tuple, saved["sids"].tolist()))
+    network, saved = load(options.saved)
+    search, (users,) = make_search(network.eval(), saved), saved["batches"]
+    sids = list(map(tuple, saved["sids"].tolist()))
+    item_of = {sid: item for item, sid in enumerate(sids, start=1)}
 
     def decode(decoding: str, beam: int, first: int, last: int):
-        history, length = saved["history"][first:last], saved["length"][first:last]
-        mask = (torch.arange(LENGTH) < length[:, None]).float()
-        memory, padding = network.encode_history(history, mask)
-        ids, _ = cpd_decode_batch(network, memory, padding, beam, valid_code_set=existing)
-        return [list(map(tuple, mine[:10])) for mine in ids]
+        found = search(Histories(*(part[first:last] for part in users)), beam)
+        return found if options.model == "DiffGRM" else [[item_of[sid] for sid in mine] for mine in found]
 
-    return decode, list(map(tuple, saved["sids"][saved["target"]].tolist()))
+    targets = users.target.tolist()
+    return decode, [sids[item] if options.model == "DiffGRM" else item + 1 for item in targets]
 
 
 def model_and_users(options):
-    """(DiffGRM, test users in random order)"""
+    """(the model, test users in random order, users of a batch)"""
     import torch
-
-    from recbole_diffgrm import memory
-    from recbole_diffgrm.data.dataset import load_dataset
-    from recbole_diffgrm.data.splits import make_split
-    from recbole_diffgrm.experiments.item_data import attach_item_data
-    from recbole_diffgrm.models import build_config
+    from models import build
 
     state = network_weights(options.weights) if options.weights else None
-    width = len(state["norm.weight"]) if state else WIDTH
-    settings = {"hidden_size": width, "inner_size": 4 * width, "n_heads": 4, "data_path": options.data_path}
-    ids = {"sid_file": options.sid_file} if options.sid_file else {"sid_quantizer": "random"}
-    config = build_config("DiffGRM", "Amazon_Beauty", overrides=settings | ids | {"cache_dir": options.cache})
-    split = make_split(config, load_dataset(config))
-    attach_item_data(config, split)
-    if options.side == "project":
-        memory.keep_freed_memory()
-    torch.manual_seed(0)
-    model = config.model_class(config, split.train).eval()
+    settings = {}
+    if state:
+        width = len(state["norm.weight"])
+        settings = {"hidden_size": width, "inner_size": 4 * width, "n_heads": 4, "sid_file": options.sid_file}
+    config, split, model = build(options.model, options, settings, keep_memory=options.side == "project")
     if state:
         model.network.load_state_dict(state)
-    options.batch = config["eval_batch_size"]
     users = split.test.inter_feat
     order = torch.randperm(len(users), generator=torch.Generator().manual_seed(0))
-    return model, users.select(users.rows[order[: options.users]])
+    count = options.users if options.model == "DiffGRM" else None
+    return model.eval(), users.select(users.rows[order[:count]]), config["eval_batch_size"]
 
 
 def network_weights(path: str) -> dict:
@@ -125,47 +153,13 @@ def network_weights(path: str) -> dict:
     return {name.removeprefix("network."): value for name, value in state.items() if name.startswith("network.")}
 
 
-def sids_of(model, items) -> list[tuple[int, ...]]:
-    return list(map(tuple, model.semantic_ids.lookup(items).tolist()))
-
-
-def save_for_cornac(options, path: Path) -> None:
-    """The same users, IDs and weights under Cornac's names. It numbers items from 0 and appends the padding row."""
+def targets_of(options, model, users) -> list:
     import torch
 
-    model, users = model_and_users(options)
-    batch = users.cut(torch.arange(len(users)), LENGTH)
-    history = batch["item_id_list"]
-    names = {"code_embedding": "code_embeddings", "mask_embedding": "mask_embeddings", "norm": "final_norm"}
-    names |= {"position_embedding": "history_positions.weight"}
-    names |= {"item_embedding.inner": "item_projection.0", "item_embedding.outer": "item_projection.2"}
-    parts = {"self_attention.norm": "self_attention_norm", "self_attention.query_key_value": "self_attention.qkv"}
-    parts |= {"self_attention.out": "self_attention.projection"}
-    parts |= {"cross_attention.norm": "cross_attention_norm", "cross_attention.out": "cross_attention.projection"}
-    parts |= {"feed_forward.norm": "feed_forward_norm", "feed_forward.inner": "feed_forward.input"}
-    parts |= {"feed_forward.outer": "feed_forward.output"}
-    weights, state = {}, model.network.state_dict()
-    for name, value in state.items():
-        stem, kind = name.rsplit(".", 1) if name.endswith((".weight", ".bias")) else (name, "")
-        if stem.startswith(("encoder", "decoder")):
-            side, number, part = stem.split(".", 2)
-            if part in ("cross_attention.query", "cross_attention.key_value"):
-                continue
-            theirs = parts[part].replace("self_", "") if side == "encoder" else parts[part]
-            weights[f"{side}_blocks.{number}.{theirs}.{kind}"] = value
-        else:
-            weights[names[stem] + (f".{kind}" if kind and stem != "position_embedding" else "")] = value
-    for number in range(len(model.network.decoder)):
-        both = [state[f"decoder.{number}.cross_attention.{part}.weight"] for part in ("query", "key_value")]
-        weights[f"decoder_blocks.{number}.cross_attention.qkv.weight"] = torch.cat(both)
-    content = {
-        "weights": weights,
-        "sids": model.semantic_ids.lookup(torch.arange(1, model.n_items)),
-        "history": torch.where(history > 0, history - 1, model.n_items - 1),
-        "length": batch["item_length"],
-        "target": batch["item_id"] - 1,
-    }
-    torch.save(content, path)
+    items = users.cut(torch.arange(len(users)))["item_id"]
+    if options.model == "DiffGRM":
+        return list(map(tuple, model.semantic_ids.lookup(items).tolist()))
+    return items.tolist()
 
 
 def serve(options) -> None:
@@ -180,57 +174,53 @@ def serve(options) -> None:
         for decoding, *numbers in questions():
             beam, first, last = map(int, numbers)
             reset_peak()
-            started = time.perf_counter()
+            started, cpu_started = time.perf_counter(), time.process_time()
             found = decode(decoding, beam, first, last)
-            seconds = time.perf_counter() - started
-            ranks = [ids.index(sid) if sid in ids else None for ids, sid in zip(found, targets[first:last])]
+            seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+            ranks = [best.index(of) if of in best else None for best, of in zip(found, targets[first:last])]
             ndcg = sum(1 / math.log2(rank + 2) for rank in ranks if rank is not None) / len(ranks)
             peak = memory_mib("VmHWM") - baseline
-            report(seconds=seconds, users=last - first, sid_ndcg=ndcg, peak_mib=peak, ids=found[: TURN["plain"]])
+            spent = {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_mib": peak}
+            report(**spent, users=last - first, ndcg=ndcg, found=found[:COMPARED])
 
 
 def reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def race(options, folder: Path) -> dict:
-    """The sides in turn, all with the paper's beam."""
-    arguments = [f"--data_path={options.data_path}", f"--cache={folder}", f"--saved={folder / 'saved.pt'}"]
-    arguments += [f"--threads={options.threads}", f"--users={options.users}"]
-    arguments += [f"--weights={options.weights}", f"--sid_file={options.sid_file}"] if options.weights else []
+def race(options) -> dict:
+    """The sides in turn."""
+    from models import CORNAC
+
     pythons = {"project": sys.executable, "plain": sys.executable}
-    if options.cornac:
-        save_for_cornac(argparse.Namespace(**{**vars(options), "cache": str(folder)}), folder / "saved.pt")
+    if options.cornac and options.model in CORNAC:
+        save_for_cornac(options)
         pythons["cornac"] = options.cornac
+    arguments = [f"--model={options.model}", f"--data_path={options.data_path}", f"--cache={options.cache}"]
+    arguments += [f"--saved={options.saved}", f"--threads={options.threads}", f"--users={options.users}"]
+    arguments += [f"--weights={options.weights}", f"--sid_file={options.sid_file}"] if options.weights else []
     sides = {
         name: Side(python, __file__, [f"--side={name}", *arguments], options.threads)
         for name, python in pythons.items()
     }
-    turns = {f"constrained {beam}": [] for beam in BEAMS} | {name: [] for name in pythons if name != "project"}
+    entries = entries_of(options.model, pythons)
+    turns = {name: [] for name in entries}
     for number in range(ROUNDS):
-        first = number * TURN["project"]
-        answers = {}
-        for name in turns:
-            decoding, _, beam = name.partition(" ")
-            side = "project" if beam else name
-            share = WIDE // int(beam) if beam else 1  # narrower beams take more users a turn
-            asked = f"{decoding if beam else 'unconstrained'} {beam or WIDE} {first} {first + TURN[side] * share}"
-            answers[name] = sides[side].ask(asked)
-            turns[name].append(answers[name])
-            rate = answers[name]["users"] / answers[name]["seconds"]
-            print(f"round {number + 1} of {ROUNDS}: {name:13} {rate:7.2f} users/s", flush=True)
-        ours = sides["project"].ask(f"unconstrained {WIDE} {first} {first + TURN['plain']}")["ids"]
-        for name in set(pythons) - {"project"}:
-            if answers[name]["ids"] != ours:
-                different = differences(answers[name]["ids"], ours)
-                print(f"note: {name} finds other SIDs than our unconstrained decoding: {different}")
-    rates = {name: total(of, "users") / total(of, "seconds") for name, of in turns.items()}
+        for name, entry in entries.items():
+            first = number * min(of.users for of in entries.values() if of.side == "project")
+            answer = sides[entry.side].ask(f"{entry.decoding} {entry.beam} {first} {first + entry.users}")
+            turns[name].append(answer)
+            rate = answer["users"] / answer["seconds"]
+            print(f"{options.model}, round {number + 1} of {ROUNDS}: {name:15} {rate:8.2f} users/s", flush=True)
+            if entry.side != "project":
+                ours = sides["project"].ask(f"{entry.decoding} {entry.beam} {first} {first + COMPARED}")["found"]
+                note_differences(name, answer["found"], ours)
     result = {
-        "users_per_second": rates,
+        "users_per_second": {name: total(of, "users") / total(of, "seconds") for name, of in turns.items()},
+        "speedup": speedups(options.model, entries, turns, "seconds"),
+        "speedup_in_cpu_time": speedups(options.model, entries, turns, "cpu_seconds"),
         "peak_mib": {name: max(t["peak_mib"] for t in of) for name, of in turns.items()},
     }
-    for name in set(pythons) - {"project"}:
-        result[f"speedup_over_{name}"] = {ours: rates[ours] / rates[name] for ours in rates if ours not in pythons}
     if options.weights:
         result["sid_ndcg@10"] = accuracy(sides["project"], options.users)
     for side in sides.values():
@@ -238,25 +228,48 @@ def race(options, folder: Path) -> dict:
     return result
 
 
+def save_for_cornac(options) -> None:
+    """The same users, IDs and weights."""
+    import torch
+    from cornac_networks import save
+
+    model, users, _ = model_and_users(options)
+    save(options.saved, options.model, model, [users.cut(torch.arange(len(users)), users.max_length)])
+
+
+def speedups(model: str, entries: dict[str, Entry], turns: dict[str, list], clock: str) -> dict[str, dict[str, float]]:
+    """{other entry: {ours: ratio}} for those with the same beam; for DiffGRM all, against the paper's search."""
+    rates = {name: total(of, "users") / total(of, clock) for name, of in turns.items()}
+    return {
+        other: {
+            ours: rates[ours] / rates[other]
+            for ours, entry in entries.items()
+            if entry.side == "project" and (model == "DiffGRM" or entry.beam == entries[other].beam)
+        }
+        for other in entries
+        if entries[other].side != "project"
+    }
+
+
 def total(turns: list[dict], key: str) -> float:
     return sum(turn[key] for turn in turns)
 
 
-def differences(some: list, others: list) -> str:
-    places = [
-        (user, rank) for user, ids in enumerate(some) for rank, sid in enumerate(ids) if others[user][rank] != sid
-    ]
-    return f"{len(places)} of {sum(map(len, some))} places"
+def note_differences(name: str, some: list, others: list) -> None:
+    pairs = [pair for both in zip(some, others) for pair in zip_longest(*both)]
+    if count := sum(one != other for one, other in pairs):
+        print(f"note: {name} finds others than we with the same search: {count} of {len(pairs)} places")
 
 
 def accuracy(side: Side, users: int) -> dict[str, float]:
     """SID NDCG@10 of the same users with narrow beams, and with the paper's search."""
     found = {}
-    for name in [*(f"constrained {beam}" for beam in BEAMS if beam < WIDE), f"unconstrained {WIDE}"]:
+    narrow = [f"constrained {beam}" for beam in BEAMS["DiffGRM"] if beam < WIDE]
+    for name in [*narrow, f"unconstrained {WIDE}"]:
         answer = side.ask(f"{name} 0 {users}")
-        found[name] = answer["sid_ndcg"]
+        found[name] = answer["ndcg"]
         rate = users / answer["seconds"]
-        print(f"{name:13} SID NDCG@10 {answer['sid_ndcg']:.4f} on {users:,} users, {rate:.1f} users/s", flush=True)
+        print(f"{name:13} SID NDCG@10 {answer['ndcg']:.4f} on {users:,} users, {rate:.1f} users/s", flush=True)
     return found
 
 
@@ -276,7 +289,7 @@ def measure_catalogues(options) -> list[dict]:
     torch.set_num_threads(options.threads)
     memory.keep_freed_memory()
     torch.manual_seed(0)
-    network = DiffGRMNetwork(DiffGRMConfig(DIGITS, CODES, WIDTH, 4 * WIDTH, 4, 1, 4, 0.1, LENGTH, True)).eval()
+    network = DiffGRMNetwork(DiffGRMConfig(DIGITS, CODES, WIDTH, 4 * WIDTH, 4, 1, 4, 0.1, 50, True)).eval()
     users, beam, hidden = 32, 32, 64
     codes, length = torch.randint(CODES, (users, 8, DIGITS)), torch.full((users,), 8)
     rows = []
@@ -317,14 +330,24 @@ def measure_catalogues(options) -> list[dict]:
     return rows
 
 
+def print_table(results: dict[str, dict]) -> None:
+    print("\nusers/s")
+    for model, result in results.items():
+        for other, ratios in result["speedup"].items():
+            for ours, ratio in ratios.items():
+                rates = [result["users_per_second"][name] for name in (ours, other)]
+                print(f"{model:12} {ours:16} {rates[0]:9.2f}    {other:10} {rates[1]:9.2f}    {ratio:6.2f}x")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data_path", default="dataset")
+    parser.add_argument("--model", default="DiffGRM", help="names separated by commas, or all")
     parser.add_argument("--weights", help="best.pt of a DiffGRM run on Amazon_Beauty")
     parser.add_argument("--sid_file", help="the IDs it was trained with")
     parser.add_argument("--cornac", help="Python of an environment with cornac 3.0.1")
     parser.add_argument("--catalogues", action="store_true", help="also synthetic catalogues of growing size")
-    parser.add_argument("--users", type=int, default=1000, help="for NDCG")
+    parser.add_argument("--users", type=int, default=1000, help="of DiffGRM, for NDCG")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--cache", help=argparse.SUPPRESS)
@@ -337,22 +360,34 @@ def main() -> None:
         serve(options)
         return
 
+    from models import parse_names
+
     from recbole_diffgrm.experiments.environment import describe
     from recbole_diffgrm.files import write_json
 
-    result = {"command": "python benchmarks/decode.py " + " ".join(sys.argv[1:]), "threads": options.threads}
-    result |= {"environment": describe()}
+    names = parse_names(options.model)
+    if options.weights and names != ["DiffGRM"]:
+        parser.error("--weights are those of DiffGRM")
+    run = {"command": "python benchmarks/decode.py " + " ".join(sys.argv[1:]), "threads": options.threads}
+    run |= {"environment": describe()}
     out = ROOT / "benchmarks" / "out"
     out.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        result |= race(options, Path(folder))
-    for name in ("plain", "cornac"):
-        for ours, ratio in result.get(f"speedup_over_{name}", {}).items():
-            print(f"{ours}: {ratio:.1f} times as fast as {name} with beam {WIDE}")
-    print("peak above the loaded model, MiB: " + ", ".join(f"{k} {v:,.0f}" for k, v in result["peak_mib"].items()))
-    if options.catalogues:
-        result["catalogues"] = measure_catalogues(options)
-    write_json(result, out / "decode.json")
+    results = {}
+    for options.model in names:
+        with tempfile.TemporaryDirectory() as options.cache:
+            options.saved = str(Path(options.cache) / "saved.pt")
+            result = results[options.model] = {**run, "model": options.model, **race(options)}
+        for other, ratios in result["speedup"].items():
+            for ours, ratio in ratios.items():
+                in_cpu_time = result["speedup_in_cpu_time"][other][ours]
+                print(f"{ours}: {ratio:.1f} times as fast as {other} ({in_cpu_time:.1f} in CPU time)")
+        print("peak above the loaded model, MiB: " + ", ".join(f"{k} {v:,.0f}" for k, v in result["peak_mib"].items()))
+        if options.catalogues and options.model == "DiffGRM":
+            result["catalogues"] = measure_catalogues(options)
+        suffix = "" if options.model == "DiffGRM" else f"-{options.model}"
+        write_json(result, out / f"decode{suffix}.json")
+    if len(results) > 1:
+        print_table(results)
 
 
 if __name__ == "__main__":

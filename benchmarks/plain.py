@@ -16,9 +16,9 @@ def encode(net, codes: Tensor, length: Tensor) -> Tensor:
     is_item = torch.arange(LENGTH) < length[:, None]
     joined = torch.cat([net.code_embedding[k][codes[:, :, k]] for k in range(net.config.num_digits)], dim=-1)
     mlp = net.item_embedding
-    x = _dropout(net, mlp.outer(F.relu(mlp.inner(joined))) + net.position_embedding)
+    x = F.dropout(mlp.outer(F.relu(mlp.inner(joined))) + net.position_embedding, net.config.dropout, net.training)
     for layer in net.encoder:
-        x = _feed_forward(net, layer, _attend_self(net, layer, x, is_item[:, None, None]))
+        x = feed_forward(layer, attend_self(layer, x, is_item[:, None, None]))
     return net.norm(x) * is_item[..., None]
 
 
@@ -27,15 +27,28 @@ def decode(net, memory: Tensor, digits: Tensor) -> Tensor:
     n = net.config.num_digits
     shown = [net.code_embedding[k][digits[:, k].clamp(min=0)] for k in range(n)]
     y = torch.stack([torch.where(digits[:, k, None] < 0, net.mask_embedding[k], shown[k]) for k in range(n)], dim=1)
-    y = _dropout(net, y)
+    y = F.dropout(y, net.config.dropout, net.training)
     for layer in net.decoder:
-        y = _attend_self(net, layer, y)
-        part = layer.cross_attention
-        k, v = part.key_value(memory).chunk(2, -1)
-        q = part.query(part.norm(y))
-        y = y + _dropout(net, part.out(_attention(net, q, k, v)))
-        y = _feed_forward(net, layer, y)
+        y = feed_forward(layer, attend_cross(layer, attend_self(layer, y), memory))
     return torch.einsum("bnd,nmd->bnm", net.norm(y), net.code_embedding)
+
+
+def loss(model, batch) -> Tensor:
+    """The probe is a pass of its own."""
+    net, sids, alpha = model.network, model.semantic_ids.lookup(torch.arange(model.n_items)), model.label_smoothing
+    n = net.config.num_digits
+    memory = encode(net, sids[batch["item_id_list"]], batch["item_length"])
+    target = sids[batch["item_id"]]
+    with torch.no_grad():
+        confidence = decode(net, memory, torch.full_like(target, -1)).softmax(-1).amax(-1)
+    rank = confidence.argsort(dim=1, stable=True).argsort(dim=1)
+    masked = rank[:, None] < torch.arange(1, n + 1)[:, None]  # [B, V, n]
+    views = target[:, None].masked_fill(masked, -1).flatten(0, 1)
+    logits = decode(net, memory.repeat_interleave(n, 0), views)
+    labels = target.repeat_interleave(n, 0)
+    losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", label_smoothing=alpha)
+    losses = losses.view_as(masked) * masked
+    return (losses.sum(-1) / masked.sum(-1)).mean()
 
 
 def decode_sids(net, memory: Tensor, width: int, existing: set[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
@@ -56,24 +69,31 @@ def decode_sids(net, memory: Tensor, width: int, existing: set[tuple[int, ...]])
     return [[sid for sid in dict.fromkeys(map(tuple, mine)) if sid in existing] for mine in beams.tolist()]
 
 
-def _dropout(net, x: Tensor) -> Tensor:
-    return F.dropout(x, net.config.dropout, net.training)
+def dropout(part, x: Tensor) -> Tensor:
+    return F.dropout(x, part.dropout, part.training)
 
 
-def _attention(net, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    q, k, v = (part.unflatten(-1, (net.config.num_heads, -1)).transpose(1, 2) for part in (q, k, v))
+def attention(part, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    q, k, v = (x.unflatten(-1, (part.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
     logits = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
     if mask is not None:
         logits = logits.masked_fill(~mask, -torch.inf)
-    return (_dropout(net, logits.softmax(-1)) @ v).transpose(1, 2).flatten(2)
+    return (dropout(part, logits.softmax(-1)) @ v).transpose(1, 2).flatten(2)
 
 
-def _attend_self(net, layer, x: Tensor, mask: Tensor | None = None) -> Tensor:
+def attend_self(layer, x: Tensor, mask: Tensor | None = None) -> Tensor:
     part = layer.self_attention
     q, k, v = part.query_key_value(part.norm(x)).chunk(3, -1)
-    return x + _dropout(net, part.out(_attention(net, q, k, v, mask)))
+    return x + dropout(part, part.out(attention(part, q, k, v, mask)))
 
 
-def _feed_forward(net, layer, x: Tensor) -> Tensor:
+def attend_cross(layer, y: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
+    part = layer.cross_attention
+    k, v = part.key_value(memory).chunk(2, -1)
+    q = part.query(part.norm(y))
+    return y + dropout(part, part.out(attention(part, q, k, v, mask)))
+
+
+def feed_forward(layer, x: Tensor) -> Tensor:
     part = layer.feed_forward
-    return x + _dropout(net, part.outer(F.gelu(part.inner(part.norm(x)))))
+    return x + dropout(part, part.outer(F.gelu(part.inner(part.norm(x)))))

@@ -1,13 +1,18 @@
-"""Training steps of DiffGRM against a straightforward implementation and Cornac's, side by side in one run.
+"""Training steps of a model against a straightforward implementation and Cornac's, side by side in one run.
 
-    python benchmarks/train_step.py --data_path FOLDER [--cornac PYTHON] [--cases] [--tuned_plain]
+    python benchmarks/train_step.py --data_path FOLDER [--model NAMES] [--cornac PYTHON] [--batch SIZE] [--amp]
+        [--cases] [--tuned_plain]
 
-FOLDER holds Amazon_Beauty/Amazon_Beauty.inter, whose history lengths are used (SIDs are random: their values do not
-change the work). PYTHON is the interpreter of an environment of its own with torch and `pip install cornac==3.0.1`. A
-step is: loss, backward pass, clipping, AdamW. The sides take turns in processes of their own, with the same number of
-threads (three sides take 21 GiB). `--tuned_plain` gives the straightforward side this project's setting of the memory
-allocator too (memory.keep_freed_memory); without it that side runs as PyTorch comes. `--cases` adds a table of time and
-memory against history length, digits and batch. Writes benchmarks/out/train_step.json.
+NAMES are models of the bench, separated by commas, or `all`; DiffGRM if none are given. FOLDER holds
+Amazon_Beauty/Amazon_Beauty.inter, whose history lengths are used (SIDs are random: their values do not change the
+work). Networks and batches have the sizes of properties/model. PYTHON is the interpreter of an environment of its own
+with torch, transformers and `pip install cornac==3.0.1`, which has DiffGRM and TIGER. A step is: loss, backward pass,
+clipping, AdamW; a sample is a target. The sides take turns in processes of their own, with the same number of threads
+(three sides of DiffGRM take 21 GiB, of TIGER 12 GiB; less with a smaller `--batch`). That they compute the same loss is
+checked first. `--amp` lets only this project's side compute in bfloat16. `--tuned_plain` gives
+the straightforward side this project's setting of the memory allocator too (memory.keep_freed_memory); without it that
+side runs as PyTorch comes. `--cases` adds a table of DiffGRM's time and memory against history length, digits and
+batch. Writes benchmarks/out/train_step.json for DiffGRM, train_step-MODEL.json for others.
 """
 
 import argparse
@@ -23,78 +28,69 @@ ROOT = Path(__file__).resolve().parent.parent
 if "--side=cornac" not in sys.argv:
     sys.path.insert(0, str(ROOT))
 
-SETTINGS = {"hidden_size": 256, "inner_size": 1024, "n_heads": 4, "encoder_layers": 1, "decoder_layers": 4}
-SETTINGS |= {"dropout_prob": 0.1, "label_smoothing": 0.1, "train_batch_size": 1024, "seed": 2020}
-LENGTH, DIGITS, CODES = 50, 4, 256
 ROUNDS, OURS_A_ROUND = 4, 4  # 16 batches of ours: a whole group of the loader (BATCHES_PER_GROUP)
+FASTER = {"HSTU": 8, "VQRec": 2, "RecJPQ": 8}  # so many times the steps: theirs take a fraction of a second
+CODES = 256
 
 
-# The sides: each gives its batches, and a function that takes a step on one
+# The sides: each gives its batches with their numbers of samples, and a function that takes a step on one
 
 
 def project(options):
     import torch
+    from models import loss_of
 
     model, loader = model_and_loader(options)
+
+    def loss(batch):
+        with torch.autocast("cpu", enabled=options.amp):
+            return loss_of(model, batch)
+
+    step = stepper(model.parameters(), loss)
     if options.case:
-        return [synthetic(options.case)] * 5, stepper(model.parameters(), model.calculate_loss)
+        return counted(model, [synthetic(options.case)] * 5), step
     # So many random samples as one group of the loader has: sorted into batches as in an epoch, all lengths among them.
     chosen = torch.randperm(len(loader.samples), generator=torch.Generator().manual_seed(0))
-    count = ROUNDS * OURS_A_ROUND * loader.batch_size
+    count = ROUNDS * OURS_A_ROUND * FASTER.get(options.model, 1) * loader.batch_size
     loader.samples = loader.samples.select(loader.samples.rows[chosen[:count]])
     batches = list(loader.batches(0))
-    return [batches[-1], *batches], stepper(model.parameters(), model.calculate_loss)
+    return counted(model, [batches[-1], *batches]), step
 
 
 def plain(options):
+    from plain_models import reference
+
     model, loader = model_and_loader(options)
-    check_same_loss(model, loader)
-    return padded(loader), stepper(model.parameters(), lambda batch: plain_loss(model, batch))
+    straightforward = reference(options.model, model)
+    check_same_loss(model, straightforward, loader)
+    return counted(model, padded(loader, options.model)), stepper(straightforward.parameters(), straightforward)
 
 
 def cornac(options):
     import torch
-    from cornac.models.diffgrm.diffgrm import DiffGRMBackbone
+    from cornac_networks import load, make_loss
 
-    saved = torch.load(options.batches)
-    torch.manual_seed(0)
-    network = DiffGRMBackbone(DIGITS, CODES, LENGTH, d_model=256, n_inner=1024, n_head=4, dropout=0.1)
-    network.set_item_codes(saved["sids"].numpy())
-    network.train()
-
-    def loss(batch):
-        history, length, target = batch
-        mask = (torch.arange(LENGTH) < length[:, None]).float()
-        return network(history, mask, saved["sids"][target])
-
-    return saved["batches"], stepper(network.parameters(), loss)
+    network, saved = load(options.saved)
+    loss = make_loss(network, saved)
+    with torch.no_grad():
+        network.eval()
+        compare_losses(loss(saved["batches"][0]).item(), saved["loss"])
+        network.train()
+    return [(len(batch.length), batch) for batch in saved["batches"]], stepper(network.parameters(), loss)
 
 
 def model_and_loader(options):
-    import torch
+    from models import build
 
-    from recbole_diffgrm import memory
-    from recbole_diffgrm.data.dataset import load_dataset
     from recbole_diffgrm.data.loader import TrainLoader
-    from recbole_diffgrm.data.splits import make_split
-    from recbole_diffgrm.experiments.item_data import attach_item_data
-    from recbole_diffgrm.models import build_config
 
-    case = options.case or {"length": LENGTH, "digits": DIGITS, "batch": SETTINGS["train_batch_size"]}
-    settings = {
-        **SETTINGS,
-        "train_batch_size": case["batch"],
-        "sid_num_digits": case["digits"],
-        "sid_codebook_size": CODES,
-    }
-    settings |= {"data_path": options.data_path, "sid_quantizer": "random", "cache_dir": options.cache}
-    config = build_config("DiffGRM", "Amazon_Beauty", overrides=settings)
-    split = make_split(config, load_dataset(config))
-    attach_item_data(config, split)
-    if options.side != "plain" or options.tuned_plain:
-        memory.keep_freed_memory()
-    torch.manual_seed(0)
-    return config.model_class(config, split.train).train(), TrainLoader(config, split.train, trim=True)
+    settings = {"seed": 2020} | ({"train_batch_size": options.batch} if options.batch else {})
+    if options.case:
+        case = options.case
+        settings |= {"train_batch_size": case["batch"], "sid_num_digits": case["digits"], "sid_codebook_size": CODES}
+    keep_memory = options.side != "plain" or options.tuned_plain
+    config, split, model = build(options.model, options, settings, keep_memory)
+    return model.train(), TrainLoader(config, split.train, trim=True)
 
 
 def stepper(parameters, loss_of):
@@ -112,17 +108,18 @@ def stepper(parameters, loss_of):
     return step
 
 
-def padded(loader) -> list:
-    """(histories [B, 50], lengths, targets) of random batches, as an implementation without buckets has them."""
+def counted(model, batches: list) -> list[tuple]:
+    return [(len(model.targets(batch).item), batch) for batch in batches]
+
+
+def padded(loader, name: str) -> list:
+    """Random batches, as an implementation without buckets has them."""
     import torch
 
     draw = torch.Generator().manual_seed(0)
     order = torch.randperm(len(loader.samples), generator=draw)
-    batches = []
-    for index in order.split(loader.batch_size)[: ROUNDS + 1]:
-        batch = loader.samples.cut(index, LENGTH)
-        batches.append((batch["item_id_list"], batch["item_length"], batch["item_id"]))
-    return batches
+    count = ROUNDS * FASTER.get(name, 1) + 1
+    return [loader.samples.cut(index, loader.samples.max_length) for index in order.split(loader.batch_size)[:count]]
 
 
 def synthetic(case: dict):
@@ -140,44 +137,28 @@ def synthetic(case: dict):
     )
 
 
-# The straightforward implementation: that of plain.py, the probe a pass of its own
-
-
-def plain_loss(model, batch):
-    import torch
-    import torch.nn.functional as F
-    from plain import decode, encode
-
-    net, sids, alpha = model.network, model.semantic_ids.lookup(torch.arange(model.n_items)), model.label_smoothing
-    items, length, target = batch
-    n = net.config.num_digits
-    memory = encode(net, sids[items], length)
-    target = sids[target]
-    with torch.no_grad():
-        confidence = decode(net, memory, torch.full_like(target, -1)).softmax(-1).amax(-1)
-    rank = confidence.argsort(dim=1, stable=True).argsort(dim=1)
-    masked = rank[:, None] < torch.arange(1, n + 1)[:, None]  # [B, V, n]
-    views = target[:, None].masked_fill(masked, -1).flatten(0, 1)
-    logits = decode(net, memory.repeat_interleave(n, 0), views)
-    labels = target.repeat_interleave(n, 0)
-    losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", label_smoothing=alpha)
-    losses = losses.view_as(masked) * masked
-    return (losses.sum(-1) / masked.sum(-1)).mean()
-
-
-def check_same_loss(model, loader) -> None:
+def check_same_loss(model, straightforward, loader) -> None:
     """Both sides train the same model: without dropout their losses are equal."""
     import torch
+    from models import loss_of
 
     index = torch.arange(0, len(loader.samples), len(loader.samples) // 50)
-    batch = loader.samples.cut(index, LENGTH)
-    model.eval()
+    # With the longest history both have the same padding, and so draw the same random numbers.
+    index[0] = loader.samples.lengths(loader.samples.rows).argmax()
+    batch = loader.samples.cut(index, loader.samples.max_length)
+    losses = []
     with torch.no_grad():
-        ours = model.calculate_loss(loader.samples.cut(index)).item()
-        theirs = plain_loss(model, (batch["item_id_list"], batch["item_length"], batch["item_id"])).item()
-    model.train()
-    if abs(ours - theirs) > 1e-4:
-        raise SystemExit(f"the straightforward implementation differs: loss {theirs}, not {ours}")
+        for part, loss in ((model, lambda batch: loss_of(model, batch)), (straightforward, straightforward)):
+            torch.manual_seed(0)
+            part.eval()
+            losses.append(loss(batch).item())
+            part.train()
+    compare_losses(losses[1], losses[0])
+
+
+def compare_losses(theirs: float, ours: float) -> None:
+    if abs(ours - theirs) > 1e-4 * max(1, abs(ours)):
+        raise SystemExit(f"the other implementation differs: loss {theirs}, not {ours}")
 
 
 # A process for each side, which steps when it is told to
@@ -191,29 +172,33 @@ def serve(options) -> None:
     torch.set_num_threads(options.threads)
     batches, step = side(options)
     baseline = memory_mib("VmRSS")
-    step(batches[0])  # the first step of a process is slower
+    step(batches[0][1])  # the first step of a process is slower
     report(ready=True, baseline_mib=baseline)
     number = 1
     for command, *count in questions():
         if command == "peak":
             report(gflops=matmul_peak())
-            continue
-        chosen = batches[number : number + int(count[0])]
-        number += len(chosen)
-        started = time.perf_counter()
-        with FlopCounterMode(display=False) as counter:  # takes less than a hundredth of the time
-            for batch in chosen:
-                step(batch)
-        report(
-            seconds=time.perf_counter() - started,
-            samples=sum(map(size, chosen)),
-            flops=counter.get_total_flops(),
-            peak_mib=memory_mib("VmHWM"),
-        )
+        elif command == "flops":  # not while time is measured: counting takes a tenth of the shorter steps
+            chosen = batches[1 : 1 + int(count[0])]
+            with FlopCounterMode(display=False) as counter:
+                take_steps(step, chosen)
+            report(flops_per_sample=counter.get_total_flops() / sum(samples for samples, _ in chosen))
+        else:
+            chosen = batches[number : number + int(count[0])]
+            number += len(chosen)
+            started, cpu_started = time.perf_counter(), time.process_time()
+            take_steps(step, chosen)
+            report(
+                seconds=time.perf_counter() - started,
+                cpu_seconds=time.process_time() - cpu_started,
+                samples=sum(samples for samples, _ in chosen),
+                peak_mib=memory_mib("VmHWM"),
+            )
 
 
-def size(batch) -> int:
-    return len(batch[0]) if isinstance(batch, tuple | list) else len(batch["item_length"])
+def take_steps(step, batches: list[tuple]) -> None:
+    for _, batch in batches:
+        step(batch)
 
 
 def matmul_peak() -> float:
@@ -228,56 +213,69 @@ def matmul_peak() -> float:
     return best
 
 
-def start(name: str, python: str, options, folder: Path, case: dict | None = None) -> Side:
-    arguments = [f"--side={name}", f"--data_path={options.data_path}", f"--cache={folder}"]
-    arguments += [f"--batches={folder / 'batches.pt'}", f"--threads={options.threads}"]
+def start(side: str, python: str, options, case: dict | None = None) -> Side:
+    arguments = [f"--side={side}", f"--model={options.model}", f"--data_path={options.data_path}"]
+    arguments += [f"--cache={options.cache}", f"--saved={options.saved}", f"--threads={options.threads}"]
     arguments += [f"--case={json.dumps(case)}"] if case else []
-    arguments += ["--tuned_plain"] if options.tuned_plain else []
+    arguments += [f"--batch={options.batch}"] if options.batch else []
+    arguments += [f"--{name}" for name in ("amp", "tuned_plain") if getattr(options, name)]
     return Side(python, __file__, arguments, options.threads)
 
 
-def save_batches(options, folder: Path) -> None:
+def save_for_cornac(options) -> None:
     import torch
+    from cornac_networks import save
+    from models import loss_of
 
-    model, loader = model_and_loader(argparse.Namespace(**{**vars(options), "cache": str(folder)}))
-    # Cornac numbers items from 0 and appends the padding row.
-    batches = [
-        (torch.where(history > 0, history - 1, model.n_items - 1), length, target - 1)
-        for history, length, target in padded(loader)
-    ]
-    sids = model.semantic_ids.lookup(torch.arange(1, model.n_items))
-    torch.save({"sids": sids, "batches": batches}, folder / "batches.pt")
+    model, loader = model_and_loader(options)
+    batches = padded(loader, options.model)
+    with torch.no_grad():
+        loss = loss_of(model.eval(), batches[0]).item()
+    save(options.saved, options.model, model, batches, loss=loss)
 
 
-def race(options, folder: Path) -> dict:
+def race(options) -> dict:
+    from models import CORNAC
+
     names = {"project": sys.executable, "plain": sys.executable}
-    if options.cornac:
-        save_batches(options, folder)
+    if options.cornac and options.model in CORNAC:
+        save_for_cornac(options)
         names["cornac"] = options.cornac
-    sides = {name: start(name, python, options, folder) for name, python in names.items()}
+    sides = {name: start(name, python, options) for name, python in names.items()}
+
+    def steps_of(name: str) -> int:
+        """Of a round."""
+        return FASTER.get(options.model, 1) * (OURS_A_ROUND if name == "project" else 1)
+
     turns = {name: [] for name in sides}
     peaks = []
     for number in range(ROUNDS):
         peaks.append(sides["project"].ask("peak")["gflops"])
         for name, side in sides.items():
-            turn = side.ask(f"step {OURS_A_ROUND if name == 'project' else 1}")
+            turn = side.ask(f"step {steps_of(name)}")
             turns[name].append(turn)
             rate = turn["samples"] / turn["seconds"]
-            print(f"round {number + 1} of {ROUNDS}: {name:8} {rate:7.1f} samples/s", flush=True)
+            print(f"{options.model}, round {number + 1} of {ROUNDS}: {name:8} {rate:7.1f} samples/s", flush=True)
+    gflop = {
+        name: side.ask(f"flops {ROUNDS * steps_of(name) if name == 'project' else 1}")["flops_per_sample"] / 1e9
+        for name, side in sides.items()
+    }
     for side in sides.values():
         side.close()
-    total = {name: {key: sum(turn[key] for turn in of) for key in of[0]} for name, of in turns.items()}
-    rates = {name: of["samples"] / of["seconds"] for name, of in total.items()}
-    gflops = total["project"]["flops"] / total["project"]["seconds"] / 1e9
-    peak = sorted(peaks)[len(peaks) // 2]
+    rates, cpu_rates = (
+        {name: sum(turn["samples"] for turn in of) / sum(turn[clock] for turn in of) for name, of in turns.items()}
+        for clock in ("seconds", "cpu_seconds")
+    )
+    gflops, peak = gflop["project"] * rates["project"], sorted(peaks)[len(peaks) // 2]
     return {
         "samples_per_second": rates,
         "speedup": {name: rates["project"] / rate for name, rate in rates.items() if name != "project"},
+        "speedup_in_cpu_time": {name: cpu_rates["project"] / cpu_rates[name] for name in rates if name != "project"},
         "peak_memory_mib": {name: of[-1]["peak_mib"] for name, of in turns.items()},
         "matmul_gflops": peak,
         "project_gflops": gflops,
         "share_of_matmul_peak": gflops / peak,
-        "gflop_per_sample": {name: of["flops"] / of["samples"] / 1e9 for name, of in total.items()},
+        "gflop_per_sample": gflop,
         "turns": turns,
     }
 
@@ -296,10 +294,10 @@ CASES = [
 ]
 
 
-def measure_cases(options, folder: Path) -> list[dict]:
+def measure_cases(options) -> list[dict]:
     rows = []
     for case in CASES:
-        side = start("project", sys.executable, options, folder, case)
+        side = start("project", sys.executable, options, case)
         turn = side.ask("step 4")
         side.close()
         rows.append(
@@ -314,16 +312,28 @@ def measure_cases(options, folder: Path) -> list[dict]:
     return rows
 
 
+def print_table(results: dict[str, dict]) -> None:
+    print(f"\n{'samples/s':12}" + "".join(f"{side:>18}" for side in ("project", "plain", "cornac")))
+    for model, result in results.items():
+        cells = [f"{result['samples_per_second']['project']:18.1f}"]
+        for side, ratio in result["speedup"].items():
+            cells.append(f"{result['samples_per_second'][side]:.1f} ({ratio:.2f}x)".rjust(18))
+        print(f"{model:12}" + "".join(cells))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data_path", default="dataset")
+    parser.add_argument("--model", default="DiffGRM", help="names separated by commas, or all")
     parser.add_argument("--cornac", help="Python of an environment with cornac 3.0.1")
-    parser.add_argument("--cases", action="store_true", help="also a table over history length, digits and batch")
+    parser.add_argument("--cases", action="store_true", help="also DiffGRM over history length, digits and batch")
+    parser.add_argument("--amp", action="store_true", help="our side in bfloat16, as enable_amp does")
     parser.add_argument("--tuned_plain", action="store_true", help="the plain side keeps freed memory too")
+    parser.add_argument("--batch", type=int, help="instead of the model's train_batch_size: less memory")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--cache", help=argparse.SUPPRESS)
-    parser.add_argument("--batches", help=argparse.SUPPRESS)
+    parser.add_argument("--saved", help=argparse.SUPPRESS)
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.data_path = str(Path(options.data_path).resolve())
@@ -331,25 +341,35 @@ def main() -> None:
         serve(options)
         return
 
+    from models import parse_names
+
     from recbole_diffgrm.experiments.environment import describe
     from recbole_diffgrm.files import write_json
 
-    result = {"command": "python benchmarks/train_step.py " + " ".join(sys.argv[1:]), "settings": SETTINGS}
-    result |= {"threads": options.threads, "environment": describe()}
+    run = {"command": "python benchmarks/train_step.py " + " ".join(sys.argv[1:])}
+    run |= {"threads": options.threads, "environment": describe()}
     out = ROOT / "benchmarks" / "out"
     out.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        result |= race(options, Path(folder))
-        for name, speedup in result["speedup"].items():
-            print(f"{speedup:.2f} times as fast as {name}")
-        print(
-            "{project_gflops:.1f} GFLOP/s in matrix products, {share_of_matmul_peak:.0%} of {matmul_gflops:.1f}, "
-            "a product of 2048 x 2048".format(**result)
-        )
-        print("peak memory, MiB: " + ", ".join(f"{k} {v:,.0f}" for k, v in result["peak_memory_mib"].items()))
-        if options.cases:
-            result["cases"] = measure_cases(options, Path(folder))
-    write_json(result, out / "train_step.json")
+    results = {}
+    names = parse_names(options.model)
+    for options.model in names:
+        with tempfile.TemporaryDirectory() as options.cache:
+            options.saved = str(Path(options.cache) / "saved.pt")
+            result = results[options.model] = {**run, "model": options.model, **race(options)}
+            for name, speedup in result["speedup"].items():
+                in_cpu_time = result["speedup_in_cpu_time"][name]  # where other programs run too, the better measure
+                print(f"{speedup:.2f} times as fast as {name} ({in_cpu_time:.2f} in CPU time)")
+            print(
+                "{project_gflops:.1f} GFLOP/s in matrix products, {share_of_matmul_peak:.0%} of {matmul_gflops:.1f}, "
+                "a product of 2048 x 2048".format(**result)
+            )
+            print("peak memory, MiB: " + ", ".join(f"{k} {v:,.0f}" for k, v in result["peak_memory_mib"].items()))
+            if options.cases and options.model == "DiffGRM":
+                result["cases"] = measure_cases(options)
+        suffix = "" if options.model == "DiffGRM" else f"-{options.model}"
+        write_json(result, out / f"train_step{suffix}.json")
+    if len(results) > 1:
+        print_table(results)
 
 
 if __name__ == "__main__":
