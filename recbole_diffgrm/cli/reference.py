@@ -81,7 +81,7 @@ def collect_keys() -> list[Key]:
     from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
     keys: dict[tuple[type[Options], str], Key] = {}
-    owners = [("", GeneralOptions), ("", TokenizerOptions)]
+    owners: list[tuple[str, type[Options]]] = [("", GeneralOptions), ("", TokenizerOptions)]
     # DiffGRM first: keys that several models share are described with its defaults.
     owners += [(name, get_model(name).Options) for name in sorted(MODELS, key=lambda name: name != "DiffGRM")]
     owners.append(("", RecBoleOptions))

@@ -18,6 +18,6 @@ def cross_entropy_in_chunks(
     freed memory fits the next ones: else the memory that is kept between steps (memory.keep_freed_memory) fragments.
     """
     size = max(1, LOGITS_AT_ONCE // num_classes)
-    chunks = zip(states.split(size), labels.split(size))
+    chunks = zip(torch.split(states, size), torch.split(labels, size))
     losses = [F.cross_entropy(logits_of(of_chunk), to, reduction="sum") for of_chunk, to in chunks]
     return torch.stack(losses).sum() / len(labels)
