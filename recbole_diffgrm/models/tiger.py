@@ -4,23 +4,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recbole_diffgrm.config.options import NonNegativeInt, PositiveInt, Probability, option
+from recbole_diffgrm.config.options import NonNegativeInt, option
 from recbole_diffgrm.models.autoregressive import AutoregressiveModel, Sizes
 from recbole_diffgrm.models.beam_options import SearchOptions
+from recbole_diffgrm.models.t5_options import T5Options, t5_config
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
-from recbole_diffgrm.nn.t5 import T5Config, T5Decoder, T5Encoder
+from recbole_diffgrm.nn.t5 import T5Decoder, T5Encoder
 
 
-class TIGEROptions(SearchOptions):
+class TIGEROptions(SearchOptions, T5Options):
     """TIGER"""
 
-    hidden_size: PositiveInt = option("Width of the model, d_model of T5.")
-    inner_size: PositiveInt = option("Inner width of the feed-forward layers, d_ff of T5.")
-    n_heads: PositiveInt = option("Number of attention heads.")
-    head_size: PositiveInt = option("Width of a head, d_kv of T5.")
-    encoder_layers: PositiveInt = option("T5 layers over the digits of the history.")
-    decoder_layers: PositiveInt = option("T5 layers over the digits of the next item.")
-    dropout_prob: Probability = option("Dropout, in all of T5's places.")
     user_tokens: NonNegativeInt = option(
         "A history begins with one of this many user tokens, by the user's number modulo this; 0: with its first item."
     )
@@ -32,15 +26,7 @@ class TIGER(AutoregressiveModel):
 
     def __init__(self, config, dataset):
         super().__init__(config, dataset)
-        network = T5Config(
-            hidden_size=config["hidden_size"],
-            inner_size=config["inner_size"],
-            num_heads=config["n_heads"],
-            head_size=config["head_size"],
-            encoder_layers=config["encoder_layers"],
-            decoder_layers=config["decoder_layers"],
-            dropout=config["dropout_prob"],
-        )
+        network = t5_config(config)
         attention_size = network.num_heads * network.head_size
         self.sizes = Sizes(
             network.hidden_size, network.inner_size, attention_size, network.num_heads, network.decoder_layers

@@ -33,9 +33,10 @@ from recbole_diffgrm.models.autoregressive import Sizes, numbers_per_user
 from recbole_diffgrm.models.base import LossOutput, Model
 from recbole_diffgrm.models.beam_options import as_widths
 from recbole_diffgrm.models.candidates import GeneratedItems
+from recbole_diffgrm.models.t5_options import t5_config
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
 from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
-from recbole_diffgrm.nn.t5 import T5Config, T5Decoder, T5Encoder
+from recbole_diffgrm.nn.t5 import T5Decoder, T5Encoder
 
 VOCABULARY = "vocabulary_"  # prefix of the buffers that hold it
 
@@ -56,15 +57,7 @@ class ActionPiece(Model):
         self.features = vocabulary.tokens_of(sids)[self.semantic_ids.sid_index.cpu().numpy()]  # [items, n]
         self.features[0] = PAD
         self.labels = Labels(vocabulary, label_tokens(vocabulary, self.rules, sids))
-        t5 = T5Config(
-            hidden_size=config["hidden_size"],
-            inner_size=config["inner_size"],
-            num_heads=config["n_heads"],
-            head_size=config["head_size"],
-            encoder_layers=config["encoder_layers"],
-            decoder_layers=config["decoder_layers"],
-            dropout=config["dropout_prob"],
-        )
+        t5 = t5_config(config)
         self.embedding = nn.Embedding(vocabulary.size + 2, t5.hidden_size)  # N(0, 1), as in T5
         self.encoder, self.decoder = T5Encoder(t5), T5Decoder(t5)
         attention_size = t5.num_heads * t5.head_size
