@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from recbole_diffgrm.config.options import HeadsDivideWidth, PositiveInt, Probability, option
 from recbole_diffgrm.models.autoregressive import AutoregressiveModel, Sizes
-from recbole_diffgrm.models.beam_options import SearchOptions
+from recbole_diffgrm.models.search import SearchOptions
 from recbole_diffgrm.nn.attention import is_before, mask_to_bias
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.item_embeddings import ConcatenatedCodes

@@ -18,9 +18,9 @@ from torch import Tensor
 from recbole_diffgrm.generation.beam_search import Beams, Step, TrieConstraint, beam_search
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat, keep_existing
 from recbole_diffgrm.generation.semantic_ids import MASKED
-from recbole_diffgrm.models.base import LossOutput, Model
-from recbole_diffgrm.models.beam_options import as_widths
+from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.models.candidates import GeneratedItems
+from recbole_diffgrm.models.search import SearchModel
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
 
 
@@ -35,7 +35,7 @@ class Sizes:
     decoder_layers: int
 
 
-class AutoregressiveModel(Model):
+class AutoregressiveModel(SearchModel):
     """A subclass has the network: an encoder, a decoder, and one embedding per code for input and output."""
 
     variable_length = True
@@ -46,17 +46,6 @@ class AutoregressiveModel(Model):
     def __init__(self, config, dataset):
         super().__init__(config, dataset)
         self.semantic_ids = dataset.semantic_ids.with_trie()
-        self.beam_widths = as_widths(config["beam_size"])
-        self.valid_beam_widths = as_widths(config["valid_beam_size"])
-        self.decoding_memory = config["decoding_memory"]
-
-    @classmethod
-    def needs_sids(cls, config) -> bool:
-        return True
-
-    @classmethod
-    def scores_every_item(cls, config) -> bool:
-        return False
 
     # The network
 

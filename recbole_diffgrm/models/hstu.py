@@ -65,7 +65,7 @@ class HSTUOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
     @model_validator(mode="after")
     def _check_sids(self, info: ValidationInfo) -> "HSTUOptions":
         if self.item_input == "codes":
-            self.check_unused(info, "sid_collision_order", "not read: items are ranked by their scores and numbers")
+            self.check_collision_order_unused(info)
         return self
 
 
@@ -191,8 +191,7 @@ class HSTU(Model):
     # Ranking
 
     def candidates(self, batch, depth: int, validation: bool = False) -> ItemScores:
-        length = batch[self.ITEM_SEQ_LEN]
-        states = self._encode(batch)[torch.arange(len(length), device=length.device), length - 1]
+        states = self.gather_indexes(self._encode(batch), batch[self.ITEM_SEQ_LEN] - 1)  # [B, d]
         scores = self._score(_normalize(states), self._all_items())
         return ItemScores(scores) if self.semantic_ids is None else SidItemScores(scores, self.semantic_ids)
 

@@ -46,7 +46,7 @@ class RecJPQOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
 
     @model_validator(mode="after")
     def _check_unused(self, info: ValidationInfo) -> "RecJPQOptions":
-        self.check_unused(info, "sid_collision_order", "not read: items are ranked by their scores and numbers")
+        self.check_collision_order_unused(info)
         return self
 
 
@@ -124,8 +124,7 @@ class RecJPQ(Model):
     # Ranking
 
     def candidates(self, batch, depth: int, validation: bool = False) -> Candidates:
-        length = batch[self.ITEM_SEQ_LEN]
-        states = self._encode(batch)[torch.arange(len(length), device=length.device), length - 1]
+        states = self.gather_indexes(self._encode(batch), batch[self.ITEM_SEQ_LEN] - 1)  # [B, d]
         code_scores = self.item_embedding.score_codes(states)  # [n, M, B]
         if self.scoring == "pqtopk" or validation:
             return self._score_all(code_scores)

@@ -153,8 +153,7 @@ class RPG(Model):
 
     def _log_probs(self, batch) -> Tensor:
         """[m, M, B] log-probability of each code."""
-        length = batch[self.ITEM_SEQ_LEN]
-        last = self._encode(batch)[torch.arange(len(length), device=length.device), length - 1]  # [B, d]
+        last = self.gather_indexes(self._encode(batch), batch[self.ITEM_SEQ_LEN] - 1)  # [B, d]
         return self._logits(last).float().log_softmax(dim=-1).transpose(1, 2)
 
     def _score_sids(self, log_probs: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from recbole_diffgrm.config.options import NonNegativeInt, option
 from recbole_diffgrm.models.autoregressive import AutoregressiveModel, Sizes
-from recbole_diffgrm.models.beam_options import SearchOptions
+from recbole_diffgrm.models.search import SearchOptions
 from recbole_diffgrm.models.t5_options import T5Options, t5_config
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
 from recbole_diffgrm.nn.t5 import T5Decoder, T5Encoder

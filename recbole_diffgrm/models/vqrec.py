@@ -45,7 +45,7 @@ class VQRecOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
 
     @model_validator(mode="after")
     def _check_unused(self, info: ValidationInfo) -> "VQRecOptions":
-        self.check_unused(info, "sid_collision_order", "not read: items are ranked by their scores and numbers")
+        self.check_collision_order_unused(info)
         return self
 
 
@@ -94,8 +94,7 @@ class VQRec(Model):
         return LossOutput({"item": loss}, len(targets.item))
 
     def candidates(self, batch, depth: int, validation: bool = False) -> SidItemScores:
-        length = batch[self.ITEM_SEQ_LEN]
-        states = self._encode(batch)[torch.arange(len(length), device=length.device), length - 1]
+        states = self.gather_indexes(self._encode(batch), batch[self.ITEM_SEQ_LEN] - 1)  # [B, d]
         return SidItemScores(self._score(states, self._all_items()), self.semantic_ids)
 
     def _encode(self, batch) -> Tensor:

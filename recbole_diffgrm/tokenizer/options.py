@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler, ValidationInfo, model_validator
 
 from recbole_diffgrm.config.options import Names, Options, PositiveInt, Text, option
 from recbole_diffgrm.errors import UserError
@@ -95,6 +95,10 @@ class TokenizerOptions(Options):
     cache_dir: Text = option(
         "Embeddings, codes and SIDs are cached below this folder, by dataset. It may be deleted.", affects="nothing"
     )
+
+    def check_collision_order_unused(self, info: ValidationInfo) -> None:
+        """For models that score items themselves."""
+        self.check_unused(info, "sid_collision_order", "not read: items are ranked by their scores, then their numbers")
 
     @model_validator(mode="after")
     def _enough_dimensions(self) -> "TokenizerOptions":

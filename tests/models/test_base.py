@@ -95,3 +95,17 @@ def test_large_catalogs_are_scored_for_fewer_users_at_once(options, changes, is_
     assert users_per_batch(config, 40) == config["eval_batch_size"]
     assert users_per_batch(config, MAX_SCORES // 2) == (2 if is_dense else config["eval_batch_size"])
     assert users_per_batch(config, MAX_SCORES * 2) == (1 if is_dense else config["eval_batch_size"])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["RPG", "RecJPQ", "VQRec"])
+def test_later_items_and_trimming_change_nothing(options, name):
+    _, _, model, loader = build_tiny(options, name)
+    for index, batch in loader:
+        batch = batch.interaction
+        trimmed = model._encode(batch)
+        whole = loader.samples.cut(index, 10)
+        for row, length in enumerate(batch["item_length"].tolist()):
+            torch.testing.assert_close(model._encode(whole)[row, :length], trimmed[row, :length])
+        batch["item_id_list"][:, 2:] = 7
+        torch.testing.assert_close(model._encode(batch)[:, :2], trimmed[:, :2])

@@ -34,19 +34,6 @@ def test_published_size(options):
 
 
 @torch.inference_mode()
-def test_later_items_and_trimming_change_nothing(options):
-    _, _, model, loader = build_tiny(options, "RecJPQ")
-    for index, batch in loader:
-        batch = batch.interaction
-        trimmed = model._encode(batch)
-        whole = loader.samples.cut(index, 10)
-        for row, length in enumerate(batch["item_length"].tolist()):
-            torch.testing.assert_close(model._encode(whole)[row, :length], trimmed[row, :length])
-        batch["item_id_list"][:, 2:] = 7
-        torch.testing.assert_close(model._encode(batch)[:, :2], trimmed[:, :2])
-
-
-@torch.inference_mode()
 def test_positions_count_from_the_end(options):
     """The last item of every history has the last position."""
     model = build_tiny(options, "RecJPQ").model

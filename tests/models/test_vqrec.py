@@ -40,19 +40,6 @@ def test_published_size(options):
 
 
 @torch.inference_mode()
-def test_later_items_and_trimming_change_nothing(options):
-    _, _, model, loader = build_tiny(options, "VQRec")
-    for index, batch in loader:
-        batch = batch.interaction
-        trimmed = model._encode(batch)
-        whole = loader.samples.cut(index, 10)
-        for row, length in enumerate(batch["item_length"].tolist()):
-            torch.testing.assert_close(model._encode(whole)[row, :length], trimmed[row, :length])
-        batch["item_id_list"][:, 2:] = 7
-        torch.testing.assert_close(model._encode(batch)[:, :2], trimmed[:, :2])
-
-
-@torch.inference_mode()
 @pytest.mark.parametrize("sample_unit", ["sequence", "prefix"])
 def test_loss_is_a_softmax_of_cosines(options, sample_unit):
     config, split, model, _ = build_tiny(options, "VQRec", sample_unit=sample_unit)

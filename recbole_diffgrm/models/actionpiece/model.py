@@ -30,9 +30,9 @@ from recbole_diffgrm.models.actionpiece.segmentation import (
 )
 from recbole_diffgrm.models.actionpiece.vocabulary import PAD, Vocabulary, cached_vocabulary
 from recbole_diffgrm.models.autoregressive import Sizes, numbers_per_user
-from recbole_diffgrm.models.base import LossOutput, Model
-from recbole_diffgrm.models.beam_options import as_widths
+from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.models.candidates import GeneratedItems
+from recbole_diffgrm.models.search import SearchModel
 from recbole_diffgrm.models.t5_options import t5_config
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
 from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
@@ -41,7 +41,7 @@ from recbole_diffgrm.nn.t5 import T5Decoder, T5Encoder
 VOCABULARY = "vocabulary_"  # prefix of the buffers that hold it
 
 
-class ActionPiece(Model):
+class ActionPiece(SearchModel):
     Options = ActionPieceOptions
     family = "generative"
     variable_length = True
@@ -64,14 +64,7 @@ class ActionPiece(Model):
         self.sizes = Sizes(t5.hidden_size, t5.inner_size, attention_size, t5.num_heads, t5.decoder_layers)
         self.num_segmentations = config["num_segmentations"]
         self.valid_num_segmentations = config["valid_num_segmentations"]
-        self.beam_widths = as_widths(config["beam_size"])
-        self.valid_beam_widths = as_widths(config["valid_beam_size"])
-        self.decoding_memory = config["decoding_memory"]
         self.segmentation_seed = config["seed"]
-
-    @classmethod
-    def needs_sids(cls, config) -> bool:
-        return True
 
     @classmethod
     def prepare(cls, config, split: Split, semantic_ids: SemanticIds | None) -> dict[str, Any]:
@@ -92,10 +85,6 @@ class ActionPiece(Model):
     @classmethod
     def restore(cls, state: Mapping[str, Tensor]) -> dict[str, Any]:
         return {"vocabulary": Vocabulary(*(state[VOCABULARY + name].cpu().numpy() for name in Vocabulary._fields))}
-
-    @classmethod
-    def scores_every_item(cls, config) -> bool:
-        return False
 
     # Training
 

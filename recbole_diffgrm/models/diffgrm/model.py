@@ -13,17 +13,17 @@ from torch import Tensor
 
 from recbole_diffgrm.generation.beam_search import Beams, beam_search
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat, keep_existing, scores_of_sids
-from recbole_diffgrm.models.base import LossOutput, Model, Targets
-from recbole_diffgrm.models.beam_options import as_widths
+from recbole_diffgrm.models.base import LossOutput, Targets
 from recbole_diffgrm.models.candidates import Candidates, FusedScores, GeneratedItems
 from recbole_diffgrm.models.diffgrm.decoding import make_constraint, make_step, users_per_chunk
 from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork
 from recbole_diffgrm.models.diffgrm.noising import digit_losses, sample_losses
 from recbole_diffgrm.models.diffgrm.options import build_options, make_noising
 from recbole_diffgrm.models.diffgrm.statistics import digit_means, digit_sums
+from recbole_diffgrm.models.search import SearchModel
 
 
-class DiffGRM(Model):
+class DiffGRM(SearchModel):
     Options = build_options()
     family = "generative"
     variable_length = True
@@ -57,13 +57,6 @@ class DiffGRM(Model):
         self.noising.check(self.semantic_ids.num_digits)
         self.loss_weighting, self.label_smoothing = config["loss_weighting"], config["label_smoothing"]
         self.decoding, self.path_merge, self.order_seed = config["decoding"], config["path_merge"], config["seed"]
-        self.beam_widths = as_widths(config["beam_size"])
-        self.valid_beam_widths = as_widths(config["valid_beam_size"])
-        self.decoding_memory = config["decoding_memory"]
-
-    @classmethod
-    def needs_sids(cls, config) -> bool:
-        return True
 
     @classmethod
     def needs_text_vectors(cls, config) -> bool:

@@ -13,9 +13,9 @@ from recbole_diffgrm.config.options import (
     option,
 )
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.models.beam_options import SearchOptions
 from recbole_diffgrm.models.diffgrm.decoding import CONSTRAINTS
 from recbole_diffgrm.models.diffgrm.noising import NOISINGS, Noising
+from recbole_diffgrm.models.search import SearchOptions
 
 
 class NetworkOptions(HeadsDivideWidth):

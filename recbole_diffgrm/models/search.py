@@ -1,4 +1,4 @@
-"""Keys of models that generate semantic IDs by beam search."""
+"""What models share that generate semantic IDs by beam search: their keys, and the widths of their beams."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from recbole_diffgrm.config.options import GeneralOptions, Options, PositiveInt, option
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.models.base import Model
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
 
@@ -40,7 +41,7 @@ class BeamOptions(Options):
 
 
 class SearchOptions(GeneralOptions, TokenizerOptions, BeamOptions):
-    """Base of a model's Options."""
+    """Base of the Options of a SearchModel."""
 
     @property
     def num_digits(self) -> int | None:
@@ -57,6 +58,22 @@ class SearchOptions(GeneralOptions, TokenizerOptions, BeamOptions):
             if widths[-1] < list_length:
                 raise UserError(f"{key}: {widths[-1]} SIDs are too few for topk {list_length}")
         return self
+
+
+class SearchModel(Model):
+    def __init__(self, config, dataset):
+        super().__init__(config, dataset)
+        self.beam_widths = as_widths(config["beam_size"])
+        self.valid_beam_widths = as_widths(config["valid_beam_size"])
+        self.decoding_memory = config["decoding_memory"]
+
+    @classmethod
+    def needs_sids(cls, config) -> bool:
+        return True
+
+    @classmethod
+    def scores_every_item(cls, config) -> bool:
+        return False
 
 
 def as_widths(beam_size: int | Sequence[int]) -> tuple[int, ...]:
