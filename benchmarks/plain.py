@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+BEST = 10  # items that a reference recommends
+
 LENGTH = 50
 
 

@@ -6,11 +6,9 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from plain import attend_cross, attend_self, feed_forward
+from plain import BEST, attend_cross, attend_self, feed_forward
 from torch import Tensor, nn
 from weights import hugging_face_t5
-
-BEST = 10  # items of each user
 
 
 class PlainTIGER(nn.Module):

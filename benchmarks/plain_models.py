@@ -6,9 +6,9 @@ its `generate` decodes. `forward` is the loss that the model itself computes, `r
 user. DiffGRM's is in plain.py.
 """
 
-from plain import decode_sids, encode
+from plain import BEST, decode_sids, encode
 from plain import loss as diffgrm_loss
-from plain_generators import BEST, PlainActionPiece, PlainARM, PlainTIGER
+from plain_generators import PlainActionPiece, PlainARM, PlainTIGER
 from plain_scorers import PlainHSTU, PlainRecJPQ, PlainRPG, PlainVQRec
 from torch import Tensor, nn
 

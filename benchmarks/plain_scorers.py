@@ -2,10 +2,8 @@
 
 import torch
 import torch.nn.functional as F
-from plain import attention
+from plain import BEST, attention
 from torch import Tensor, nn
-
-BEST = 10  # items of each user
 
 
 class PlainScorer(nn.Module):
