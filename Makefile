@@ -1,9 +1,10 @@
-# `make run` and `make test` need Python 3.11 (or 3.10) and a package registry, nothing else: each creates .venv if it is
+# `make run` and `make test` need Python 3.10 to 3.13 and a package registry, nothing else: each creates .venv if it is
 # missing or the pins have changed. A second call installs nothing.
-PYTHON ?= $(shell command -v python3.11 || command -v python3.10 || echo python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3.10 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
 .PHONY: run test lint types docs bench
 
@@ -36,7 +37,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/train_step.py --data_path $(DATA) --model all --cases $(if $(CORNAC),--cornac $(CORNAC)) $(if $(BATCH),--batch $(BATCH))
 	$(BIN)/python benchmarks/decode.py --data_path $(DATA) --model all --catalogues $(if $(CORNAC),--cornac $(CORNAC))
 
-$(READY): constraints.txt pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[dev]"
+# RecBole without its pins: ray, which it hardly uses, has no wheels for Python 3.12 and later.
+$(READY): constraints.txt pyproject.toml $(wildcard requirements/*.txt)
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) -r requirements/base.txt -r requirements/text.txt -r requirements/tune.txt -r requirements/dev.txt
+	$(PIP) --no-deps recbole==1.2.1 -e .
 	touch $@

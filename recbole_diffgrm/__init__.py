@@ -20,5 +20,8 @@ __all__ = ["__version__", *_EXPORTS]
 def __getattr__(name: str):
     """Load parts when they are asked for: torch and RecBole take seconds, --help should not."""
     if name in _EXPORTS:
+        from recbole_diffgrm.recbole_compat import recbole_dir
+
+        recbole_dir()  # one line instead of a traceback where RecBole is missing
         return getattr(importlib.import_module(_EXPORTS[name]), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -13,25 +13,31 @@ from types import ModuleType
 
 import numpy as np
 
-# RecBole still says np.float and friends; its Config sets these names, but its metrics are used without one as well.
+from recbole_diffgrm.errors import UserError
+
+# RecBole still says np.float and friends; its Config sets these names, from others that numpy 2 removed (float_, ...),
+# and its metrics are used without a Config as well.
 for _name, _type in {
     "float": np.float64,
     "int": np.int64,
     "long": np.int64,
     "bool": np.bool_,
     "object": object,
+    "float_": np.float64,
+    "complex_": np.complex128,
+    "unicode_": np.str_,
 }.items():
     if _name not in np.__dict__:
         setattr(np, _name, _type)
 
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"recbole\..*")
-warnings.filterwarnings("ignore", message=r".*pkg_resources is deprecated.*")
 
 
 def recbole_dir() -> Path:
     """The installed RecBole, found without importing it (importing takes seconds)."""
     spec = importlib.util.find_spec("recbole")
-    assert spec is not None and spec.origin is not None
+    if spec is None or spec.origin is None:  # Python 3.12 and later: pip cannot meet RecBole's pins
+        raise UserError("RecBole is not installed: pip install --no-deps recbole==1.2.1")
     return Path(spec.origin).parent
 
 

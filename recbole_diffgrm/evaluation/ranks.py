@@ -24,6 +24,6 @@ def rank_name(level: str, ranking: str) -> str:
     return f"{level}_{ranking}"
 
 
-def save_ranks(run_dir: Path, users: Array, targets: Array, ranks: Mapping[str, Array]) -> None:
+def save_ranks(run_dir: Path, users: Array, targets: Array, ranks: Mapping[str, Any]) -> None:
     """ranks.npz: test users, their targets, and the rank of each target by `rank_name`."""
     np.savez_compressed(run_dir / RANKS_FILE, user=users, target=targets, **ranks)

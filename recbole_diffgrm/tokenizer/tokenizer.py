@@ -119,7 +119,7 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """One .npz, written completely or not at all."""
-        arrays = {
+        arrays: dict[str, Any] = {
             "settings": np.array(json.dumps(self.settings, ensure_ascii=False)),
             "source": np.array(json.dumps(self.source, ensure_ascii=False)),
             "item_ids": self.item_ids,

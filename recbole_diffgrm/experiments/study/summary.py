@@ -62,7 +62,9 @@ class Summary:
         content = asdict(replace(self, ranks={}))
         del content["ranks"]
         content["rows"] = {name: [_to_json(run) for run in row.runs] for name, row in self.rows.items()}
-        ranks = {f"{run} {key}": values for run, of_run in self.ranks.items() for key, values in of_run.items()}
+        ranks: dict[str, Any] = {
+            f"{run} {key}": values for run, of_run in self.ranks.items() for key, values in of_run.items()
+        }
         with atomic_write(_ranks_file(path)) as file:
             np.savez_compressed(file, **ranks)
         write_json(content, path)
