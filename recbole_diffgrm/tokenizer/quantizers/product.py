@@ -63,6 +63,11 @@ class OptimizedProductQuantizer(ProductQuantizer):
     @classmethod
     def _train(cls, points: np.ndarray, num_digits: int, codebook_size: int, seed: int) -> dict[str, np.ndarray]:
         dim = points.shape[1]
+        if len(points) < dim:  # faiss would write beyond its memory
+            raise UserError(
+                f"sid_pca_dim: opq cannot learn a rotation of {dim} dimensions from {len(points)} training items; set "
+                f"it to at most {len(points)}, or use sid_quantizer: pq"
+            )
         quantizer = _faiss_quantizer(dim, num_digits, codebook_size, seed)
         transform = faiss.OPQMatrix(dim, num_digits)
         transform.pq = quantizer  # faiss keeps a bare pointer: `quantizer` has to stay alive until it is trained

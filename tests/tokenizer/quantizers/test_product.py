@@ -48,3 +48,14 @@ def test_raw_vectors():
     for kind in (OptimizedProductQuantizer, ProductQuantizer):
         with pytest.raises(UserError, match=r"sid_pca_dim: .* 24 dimensions .* 5 "):
             kind.fit(vectors, 5, 8, pca_dim=None, seed=0)
+
+
+@pytest.mark.parametrize(("num_items", "fits"), [(23, False), (24, True)])
+def test_opq_needs_as_many_items_as_dimensions(num_items, fits):
+    """faiss crashes the process, or corrupts its memory, below that."""
+    vectors = np.random.default_rng(0).normal(size=(num_items, 24)).astype(np.float32)
+    if fits:
+        OptimizedProductQuantizer.fit(vectors, 4, 8, None, 2020)
+        return
+    with pytest.raises(UserError, match="sid_pca_dim: .* 24 dimensions from 23 training items"):
+        OptimizedProductQuantizer.fit(vectors, 4, 8, None, 2020)
