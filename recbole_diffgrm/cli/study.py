@@ -90,10 +90,12 @@ def _run(planned: "list[PlannedRun]", dataset: str, options: dict[str, Any]) -> 
     from recbole_diffgrm.experiments import run_directory
     from recbole_diffgrm.experiments.pipeline import run_config
     from recbole_diffgrm.experiments.study.summary import find_finished
+    from recbole_diffgrm.training.tracking import check_installed
 
     configs = {run.name: run.configs(dataset, options) for run in planned}  # all first: mistakes show at once
     for config in (config for of_run in configs.values() for config in of_run):
         check_files(config)
+        check_installed(config)
     failed: list[tuple[str, Exception]] = []
     for number, run in enumerate(planned, start=1):
         for seed_number, config in enumerate(configs[run.name]):

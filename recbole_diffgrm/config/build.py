@@ -36,8 +36,6 @@ WITHOUT_EFFECT = {
     "dataset_save_path": "the atomic files are read at every run",
     "save_dataloaders": "the atomic files are read at every run",
     "dataloaders_save_path": "the atomic files are read at every run",
-    "log_wandb": "runs are logged in TensorBoard and result.json",
-    "wandb_project": "runs are logged in TensorBoard and result.json",
     "metric_decimal_place": "metrics are kept at full precision",
     "loss_decimal_place": "losses are kept at full precision",
     "valid_metric_bigger": "it follows from valid_metric",
@@ -57,6 +55,8 @@ WITHOUT_EFFECT = {
     "alias_of_relation_id": "no knowledge graph is loaded",
 }
 
+# Keys that only show a run, hashed at RecBole's defaults: runs from before they had an effect keep their hashes.
+HASHED_AT_DEFAULT = {"log_wandb": False, "wandb_project": "recbole"}
 
 # `Options`, `needs_sids` and `sample_units` are read of it (models.base.ModelInterface).
 ModelClass = type[Any]
@@ -113,6 +113,7 @@ class Config(RecBoleConfig):
 
         not_hashed = self.model_class.Options.keys("nothing", "file")
         decisive = {key: value for key, value in self.values.items() if key not in not_hashed}
+        decisive |= HASHED_AT_DEFAULT
         content = [self.model, self.dataset, data_fingerprint, __version__, decisive]
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
@@ -156,6 +157,10 @@ def change_config(
     """A configuration that was checked before, with some values changed. `list_length`: how many items a list must
     hold, where that is not max(topk)."""
     origin = dict.fromkeys(changes, COMMAND_LINE)
+    # A key that affects nothing may be younger than the run that was checked.
+    neutral = model_class.Options.keys("nothing")
+    defaults = layers.declared_defaults(model_class.__name__)
+    values = {key: value for key, value in defaults.items() if key in neutral} | dict(values)
     return Config(model_class, dataset, _validate(model_class, {**values, **changes}, {}, origin, list_length))
 
 

@@ -296,6 +296,11 @@ class RunOptions(Options):
     use_gpu: bool = option("Use a GPU where there is one.")
     gpu_id: int | str = option("Which GPU.", affects="nothing", expected="the number of a GPU")
     reproducibility: bool = option("Deterministic algorithms where the device has them.")
+    log_wandb: bool = option("Log the run to Weights & Biases too.", affects="nothing")
+    wandb_project: Text = option("Project of log_wandb.", affects="nothing")
+    log_mlflow: bool = option(
+        "Log the run to MLflow too: to MLFLOW_TRACKING_URI, or else to mlflow.db in output_dir.", affects="nothing"
+    )
     state: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)] = option(
         "Log level.", affects="nothing"
     )

@@ -36,6 +36,7 @@ from recbole_diffgrm.experiments.pipeline import run_config
 from recbole_diffgrm.experiments.results_table import Row, describe
 from recbole_diffgrm.files import write_json, write_text
 from recbole_diffgrm.models import build_config
+from recbole_diffgrm.training.tracking import check_installed
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def compare(
         if [name.lower() for name in metric_names(config.values)] != metrics:
             raise UserError(f"metrics and topk: those of {config.model} and {first.model} differ")
         check_files(config)
+        check_installed(config)
     rows = [_run_model(model, of_model, resume=resume, reuse=not rerun) for model, of_model in configs.items()]
     comparison = Comparison(dataset, metrics, rows, *_test_rows(rows))
     return _save(comparison, Path(first["output_dir"]) / dataset)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from recbole.utils import init_seed
-from torch.utils.tensorboard import SummaryWriter
 
 from recbole_diffgrm import memory
 from recbole_diffgrm.config.build import Config, change_config
@@ -30,6 +29,7 @@ from recbole_diffgrm.models.base import users_per_batch
 from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.signals import StopSignal
 from recbole_diffgrm.training.stages import train_stages
+from recbole_diffgrm.training.tracking import Tracker, check_installed, start_tracking
 from recbole_diffgrm.training.trainer import Progress
 
 logger = logging.getLogger(__name__)
@@ -78,6 +78,7 @@ def run_config(
     """`resume` continues the latest unfinished run of this configuration; `reuse` returns a finished one. With the
     `weights` of another run nothing is trained."""
     check_files(config)
+    check_installed(config)
     config_hash = run_directory.run_hash(config, weights)
     finished, unfinished = _earlier_runs(config, config_hash, resume, reuse)
     if finished:
@@ -95,15 +96,22 @@ def run_config(
             stack.callback(directory.release)
         run_dir = (unfinished or directory).path
         stack.enter_context(run_directory.log_to(run_dir, config["state"]))
+        tracker = stack.enter_context(start_tracking(config, run_dir))  # closed when the result is saved
         stop = stack.enter_context(StopSignal(run_dir))
         logger.info(f"{config.model} on {config.dataset}, seed {config['seed']}: {run_dir}")
         if resume and not unfinished:
             logger.info("no unfinished run of this configuration: started a new one")
-        return _train_and_test(config, config_hash, split, run_dir, stop, weights)
+        return _train_and_test(config, config_hash, split, run_dir, tracker, stop, weights)
 
 
 def _train_and_test(
-    config: Config, config_hash: str, split: Split, run_dir: Path, stop: StopSignal, weights: RunResult | None
+    config: Config,
+    config_hash: str,
+    split: Split,
+    run_dir: Path,
+    tracker: Tracker,
+    stop: StopSignal,
+    weights: RunResult | None,
 ) -> RunResult:
     described = environment.describe()  # now: the checkout may change while the run goes on
     valid = _eval_loader(config, split, _sample_users(split.valid, config["num_valid_users"], config["seed"]))
@@ -111,18 +119,15 @@ def _train_and_test(
     statistics = _describe_data(split, valid, test)
     item_table.save(config, split.dataset, run_dir)
     _prepare_process(config)
-    with SummaryWriter(str(run_dir / "tensorboard")) as writer:
-        model, progress = _train(config, split, valid, run_dir, writer, stop, weights)
-        model.load_state_dict(checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"])
-        if model.finish_training():
-            checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
-        valid_metrics = progress.best_metrics or _validate(config, model, valid, stop)
-        started = time.monotonic()
-        tested = _test(config, model, test, stop)
-        asked = tested.get(asked_ranking(config))
-        test_metrics = asked.metrics if asked else {}
-        for name, value in test_metrics.items():
-            writer.add_scalar(f"test/{name}", value, progress.best_epoch or 0)
+    model, progress = _train(config, split, valid, run_dir, tracker, stop, weights)
+    model.load_state_dict(checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"])
+    if model.finish_training():
+        checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
+    valid_metrics = progress.best_metrics or _validate(config, model, valid, stop)
+    started = time.monotonic()
+    tested = _test(config, model, test, stop)
+    asked = tested.get(asked_ranking(config))
+    test_metrics = asked.metrics if asked else {}
     if tested:
         _save_rankings(run_dir, split.test, tested)
     result = RunResult(
@@ -149,15 +154,17 @@ def _train_and_test(
         config=config.values,
         environment=described,
     )
+    if test_metrics:
+        tracker.log({f"test/{name}": value for name, value in test_metrics.items()}, progress.best_epoch or 0)
     result.save()
     logger.info("test " + ", ".join(f"{name} {value:.4f}" for name, value in test_metrics.items()))
     return result
 
 
-def _train(config, split: Split, valid, run_dir: Path, writer, stop: StopSignal, weights) -> tuple[Any, Progress]:
+def _train(config, split: Split, valid, run_dir: Path, tracker, stop: StopSignal, weights) -> tuple[Any, Progress]:
     """The model and its training; the best weights are in best.pt."""
     if config.model_class.trainable and weights is None:
-        return train_stages(config, split.train, valid, run_dir, writer, stop)
+        return train_stages(config, split.train, valid, run_dir, tracker, stop)
     model = config.model_class(config, split.train).to(config["device"])
     if weights is None:  # nothing to learn
         checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")

@@ -4,13 +4,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
-
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.models.base import Stage
 from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.signals import StopSignal
+from recbole_diffgrm.training.tracking import Tracker
 from recbole_diffgrm.training.trainer import Progress, Trainer
 
 logger = logging.getLogger(__name__)
@@ -23,7 +22,7 @@ def train_stages(
     train_set: FlatSequentialDataset,
     valid: EvalLoader | None,
     run_dir: Path,
-    writer: SummaryWriter,
+    tracker: Tracker,
     stop: StopSignal,
 ) -> tuple[Any, Progress]:
     """The model and where its training ended; the best weights are in best.pt. Only the last stage is validated."""
@@ -41,7 +40,7 @@ def train_stages(
         samples = _select_samples(config, train_set, stage)
         model = config.model_class(config, train_set).to(config["device"])
         progress = Progress(stage=stage.name, curve=progress.curve, train_seconds=progress.train_seconds)
-        trainer = Trainer(config, model, run_dir, writer, stop, progress)
+        trainer = Trainer(config, model, run_dir, tracker, stop, progress)
         if state:
             trainer.restore(state)
             state = None

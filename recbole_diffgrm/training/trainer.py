@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from recbole_diffgrm import memory
@@ -27,6 +26,7 @@ from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.lr_schedule import rate_factor
 from recbole_diffgrm.training.signals import StopSignal
+from recbole_diffgrm.training.tracking import Tracker, epoch_scalars
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +62,10 @@ class Progress:
 
 
 class Trainer:
-    def __init__(self, config, model, run_dir: Path, writer: SummaryWriter, stop: StopSignal, progress: Progress):
+    def __init__(self, config, model, run_dir: Path, tracker: Tracker, stop: StopSignal, progress: Progress):
         self.config = config
         self.model = model
-        self.writer = writer
+        self.tracker = tracker
         self.stop = stop
         self.progress = progress
         self.state_path = run_dir / "state.pt"
@@ -227,7 +227,7 @@ class Trainer:
             if self._is_best(entry["score"], entry["valid"]):
                 line += " (best)"
         logger.info(line)
-        self._log_to_tensorboard(entry)
+        self.tracker.log(epoch_scalars(entry), entry["epoch"])
         progress.curve.append(entry)
         progress.train_seconds += progress.epoch_seconds
         progress.epoch, progress.batch, progress.epoch_seconds = progress.epoch + 1, 0, 0.0
@@ -271,23 +271,6 @@ class Trainer:
 
     def _save_best(self) -> None:
         checkpoint.save({"state_dict": self.evaluated.state_dict()}, self.best_path)
-
-    def _log_to_tensorboard(self, entry: dict[str, Any]) -> None:
-        stage, epoch = entry["stage"], entry["epoch"]
-        self.writer.add_scalar(f"{stage}/loss", entry["loss"], epoch)
-        self.writer.add_scalar(f"{stage}/learning_rate", entry["learning_rate"], epoch)
-        self.writer.add_scalar(f"{stage}/seconds", entry["seconds"], epoch)
-        for name, value in entry.get("statistics", {}).items():
-            if not isinstance(value, list):
-                self.writer.add_scalar(f"{stage}/{name}", value, epoch)
-                continue
-            for number, part in enumerate(value, start=1):
-                self.writer.add_scalar(f"{stage}/{name}/{number}", part, epoch)
-        for name, value in entry.get("valid", {}).items():
-            self.writer.add_scalar(f"valid/{name}", value, epoch)
-        if "score" in entry:
-            self.writer.add_scalar("valid/score", entry["score"], epoch)
-        self.writer.flush()
 
 
 def divergence_error(what: str) -> UserError:

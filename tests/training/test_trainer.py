@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.utils.tensorboard import SummaryWriter
 
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.evaluator import Evaluation
@@ -12,6 +11,7 @@ from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.training import checkpoint, trainer
 from recbole_diffgrm.training.lr_schedule import rate_factor
 from recbole_diffgrm.training.signals import StopSignal
+from recbole_diffgrm.training.tracking import Tracking
 
 
 class Toy(torch.nn.Module):
@@ -40,8 +40,7 @@ class Batches:
 def toy_trainer(tmp_path, model, **overrides):
     overrides = {"learner": "sgd", "learning_rate": 0.1, "show_progress": False, **overrides}
     config = build_config("SASRec", "ml-100k", overrides=overrides)
-    writer = SummaryWriter(str(tmp_path / "tb"))
-    return trainer.Trainer(config, model, tmp_path, writer, StopSignal(tmp_path), trainer.Progress())
+    return trainer.Trainer(config, model, tmp_path, Tracking([]), StopSignal(tmp_path), trainer.Progress())
 
 
 def test_scheduled_steps_add_up(tmp_path):
