@@ -29,7 +29,7 @@ from recbole_diffgrm.models.base import users_per_batch
 from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.signals import StopSignal
 from recbole_diffgrm.training.stages import train_stages
-from recbole_diffgrm.training.tracking import Tracker, check_installed, start_tracking
+from recbole_diffgrm.training.tracking import Tracking, check_installed, start_tracking
 from recbole_diffgrm.training.trainer import Progress
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def _train_and_test(
     config_hash: str,
     split: Split,
     run_dir: Path,
-    tracker: Tracker,
+    tracker: Tracking,
     stop: StopSignal,
     weights: RunResult | None,
 ) -> RunResult:

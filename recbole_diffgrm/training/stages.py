@@ -9,7 +9,7 @@ from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.models.base import Stage
 from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.signals import StopSignal
-from recbole_diffgrm.training.tracking import Tracker
+from recbole_diffgrm.training.tracking import Tracking
 from recbole_diffgrm.training.trainer import Progress, Trainer
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def train_stages(
     train_set: FlatSequentialDataset,
     valid: EvalLoader | None,
     run_dir: Path,
-    tracker: Tracker,
+    tracker: Tracking,
     stop: StopSignal,
 ) -> tuple[Any, Progress]:
     """The model and where its training ended; the best weights are in best.pt. Only the last stage is validated."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from filelock import FileLock
 from torch.utils.tensorboard import SummaryWriter
 
 from recbole_diffgrm.config.build import Config
@@ -91,30 +92,25 @@ class MLflow:
         import mlflow
 
         self.mlflow = mlflow
-        local = f"sqlite:///{(Path(config['output_dir']) / 'mlflow.db').resolve().as_posix()}"
-        self.client = mlflow.MlflowClient(tracking_uri=None if mlflow.is_tracking_uri_set() else local)
-        self.run_id = _read_id(run_dir, "log_mlflow")
-        if self.run_id:
-            self.client.update_run(self.run_id, status="RUNNING")
-            return
-        experiment = self._find_or_create_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or "recbole_diffgrm")
-        names = _names_of_run(config)
-        note = {"mlflow.note.content": f"run directory: {run_dir.resolve()}"}
-        tags = {key: str(value) for key, value in names.items()}
-        run = self.client.create_run(experiment, run_name=run_dir.name, tags={**tags, **note})
-        self.run_id = _keep_id(run_dir, "log_mlflow", run.info.run_id)
-        params = [mlflow.entities.Param(key, str(value)) for key, value in {**names, **config.values}.items()]
-        for start in range(0, len(params), 100):  # MLflow takes no more at once
-            self.client.log_batch(self.run_id, params=params[start : start + 100])
+        output_dir = Path(config["output_dir"]).resolve()
+        local = f"sqlite:///{(output_dir / 'mlflow.db').as_posix()}"
+        with FileLock(output_dir / "mlflow.lock"):  # processes that start together would make the same tables
+            self.client = mlflow.MlflowClient(tracking_uri=None if mlflow.is_tracking_uri_set() else local)
+            self.run_id = _read_id(run_dir, "log_mlflow") or self._create_run(config, run_dir)
+        self.client.update_run(self.run_id, status="RUNNING")
 
-    def _find_or_create_experiment(self, name: str) -> str:
+    def _create_run(self, config: Config, run_dir: Path) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "recbole_diffgrm"
         found = self.client.get_experiment_by_name(name)
-        if found:
-            return found.experiment_id
-        try:
-            return self.client.create_experiment(name)
-        except self.mlflow.MlflowException:  # another process was faster
-            return self.client.get_experiment_by_name(name).experiment_id
+        experiment = found.experiment_id if found else self.client.create_experiment(name)
+        names = _names_of_run(config)
+        tags = {key: str(value) for key, value in names.items()}
+        tags["mlflow.note.content"] = f"run directory: {run_dir.resolve()}"
+        run_id = self.client.create_run(experiment, run_name=run_dir.name, tags=tags).info.run_id
+        params = [self.mlflow.entities.Param(key, str(value)) for key, value in {**names, **config.values}.items()]
+        for start in range(0, len(params), 100):  # MLflow takes no more at once
+            self.client.log_batch(run_id, params=params[start : start + 100])
+        return _keep_id(run_dir, "log_mlflow", run_id)
 
     def log(self, scalars: Mapping[str, float], epoch: int) -> None:
         now = int(time.time() * 1000)

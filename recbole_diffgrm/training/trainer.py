@@ -26,7 +26,7 @@ from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.lr_schedule import rate_factor
 from recbole_diffgrm.training.signals import StopSignal
-from recbole_diffgrm.training.tracking import Tracker, epoch_scalars
+from recbole_diffgrm.training.tracking import Tracking, epoch_scalars
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Progress:
 
 
 class Trainer:
-    def __init__(self, config, model, run_dir: Path, tracker: Tracker, stop: StopSignal, progress: Progress):
+    def __init__(self, config, model, run_dir: Path, tracker: Tracking, stop: StopSignal, progress: Progress):
         self.config = config
         self.model = model
         self.tracker = tracker

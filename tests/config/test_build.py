@@ -4,6 +4,7 @@ import pytest
 
 from recbole_diffgrm import UserError
 from recbole_diffgrm.config import layers
+from recbole_diffgrm.config.build import change_config
 from recbole_diffgrm.models import build_config
 
 
@@ -177,7 +178,16 @@ def test_run_hash_changes_with_what_decides_the_outcome(tmp_path):
         return build_config("SASRec", "ml-100k", overrides=overrides).run_hash(data)
 
     assert run_hash() == run_hash(output_dir=str(tmp_path), show_progress=False, save_topk=3)
+    assert run_hash() == run_hash(log_wandb=True, wandb_project="mine", log_mlflow=True)
     assert len({run_hash(), run_hash(seed=1), run_hash(epochs=1), run_hash(data="e"), run_hash(repeatable=False)}) == 5
+
+
+def test_runs_from_before_a_key_that_affects_nothing():
+    config = build_config("SASRec", "ml-100k")
+    older = {key: value for key, value in config.values.items() if key != "log_mlflow"}
+    assert change_config(config.model_class, "ml-100k", older, {"save_topk": 3})["log_mlflow"] is False
+    with pytest.raises(UserError, match="epochs has no value"):
+        change_config(config.model_class, "ml-100k", {k: v for k, v in older.items() if k != "epochs"}, {})
 
 
 def test_no_gpu_on_request():

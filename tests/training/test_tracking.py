@@ -17,6 +17,7 @@ import torch
 
 from recbole_diffgrm import UserError, compare, run
 from recbole_diffgrm.cli.main import main
+from recbole_diffgrm.cli.study import main as study
 from recbole_diffgrm.experiments.pipeline import retest
 from recbole_diffgrm.training import tracking
 from recbole_diffgrm.training.trainer import Trainer
@@ -88,7 +89,7 @@ class MLflowStore:
     def create_run(self, experiment_id, run_name, tags):
         assert experiment_id in self.experiments.values()
         run_id = f"r{len(self.runs)}"
-        self.runs[run_id] = {"name": run_name, "tags": tags, "params": {}, "metrics": {}, "status": ["RUNNING"]}
+        self.runs[run_id] = {"name": run_name, "tags": tags, "params": {}, "metrics": {}, "status": []}
         return types.SimpleNamespace(info=types.SimpleNamespace(run_id=run_id))
 
     def update_run(self, run_id, status):
@@ -117,7 +118,6 @@ def mlflow(monkeypatch):
         monkeypatch,
         "mlflow",
         MlflowClient=lambda tracking_uri: stores.setdefault(tracking_uri, MLflowStore()),
-        MlflowException=RuntimeError,
         is_tracking_uri_set=lambda: False,
         entities=entities,
         stores=stores,
@@ -218,6 +218,19 @@ def test_each_run_of_a_comparison_is_one_tracked_run(options, wandb, mlflow):
     again = compare(["SASRec", "Pop"], "tiny", **options, seeds=[1, 2], log_wandb=True, log_mlflow=True)
     assert [result.run_dir for row in again.rows for result in row.runs] == [result.run_dir for result in runs]
     assert len(wandb.runs) == len(store.runs) == 4  # finished runs are used again and not logged again
+
+
+def test_each_run_of_a_study_is_one_tracked_run(options, wandb, tmp_path):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "dataset: tiny\n"
+        "settings: {epochs: 1, MAX_ITEM_LIST_LENGTH: 10}\n"
+        "sections: [{title: All, reference: Pop, runs: {Pop: {model: Pop}, SASRec: {model: SASRec}}}]\n"
+        "short_table: {Pop: [Pop], SASRec: [SASRec]}\n"
+    )
+    arguments = [f"--{key}={options[key]}" for key in ("data_path", "output_dir", "show_progress")]
+    assert study([str(plan), *arguments, f"--results={tmp_path / 'results'}", "--log_wandb=True"]) == 0
+    assert [kept.settings["config"]["model"] for kept in wandb.runs.values()] == ["Pop", "SASRec"]
 
 
 def test_a_retest_is_a_tracked_run_with_test_metrics(options, wandb):
