@@ -21,7 +21,8 @@ Train, test and compare DiffGRM, other models of this project and RecBole's sequ
 What to run
   --model=NAME[,NAME...]     {models};
                              several make a comparison
-  --dataset=NAME             ml-100k (default), Amazon_<Category> (downloaded if missing), or a folder of yours
+  --dataset=NAME             ml-100k (default); Amazon_<Category> (2014), Amazon_2023_<Category>, or a name of RecBole's
+                             url.yaml such as ml-1m (downloaded if missing); or a folder of yours
   --data_path=FOLDER         where datasets are: FOLDER/NAME/NAME.inter (default: dataset)
   --seed=N, --seeds=N,N,...  random seed; several make a comparison with mean and standard deviation
   --preset=NAME[,NAME...]    properties/preset/<Model>/NAME.yaml: {presets}

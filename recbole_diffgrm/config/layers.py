@@ -89,9 +89,8 @@ def project_layers(model: str, dataset: str) -> list[Layer]:
     """This project's files for a model and a dataset."""
     root = properties_dir()
     paths = [root / "overall.yaml", root / "tokenizer.yaml", root / "model" / f"{model}.yaml"]
-    if dataset.startswith("Amazon_"):  # what all categories of the release share
-        paths.append(root / "dataset" / "Amazon.yaml")
-    paths.append(root / "dataset" / f"{dataset}.yaml")
+    families = [name for name in ("Amazon", "Amazon_2023") if dataset.startswith(f"{name}_")]  # what categories share
+    paths += [root / "dataset" / f"{name}.yaml" for name in [*families, dataset]]
     return [(str(path), read_yaml(path)) for path in paths if path.exists()]
 
 

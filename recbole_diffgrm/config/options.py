@@ -142,6 +142,7 @@ def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
+Url = Annotated[str, AfterValidator(_is_url), Field(json_schema_extra={"expected": "an address http(s)://..."})]
 Interval = Annotated[
     str, AfterValidator(_is_interval), Field(json_schema_extra={"expected": "an interval such as [5,inf)"})
 ]
@@ -170,9 +171,9 @@ class DataOptions(Options):
     """Data"""
 
     data_path: Text = option("Folder that holds one folder of atomic files per dataset.", affects="nothing")
-    amazon_url: Annotated[str, AfterValidator(_is_url)] = option(
-        "Where Amazon_<Category> archives are downloaded from.", affects="nothing", expected="an address http(s)://..."
-    )
+    amazon_url: Url = option("Where Amazon_<Category> archives (2014) are downloaded from.", affects="nothing")
+    amazon_2023_url: Url = option("Where Amazon_2023_<Category> archives are downloaded from.", affects="nothing")
+    recbole_url: Url = option("Where the datasets of RecBole's url.yaml are downloaded from.", affects="nothing")
     MAX_ITEM_LIST_LENGTH: PositiveInt = option("Length of the history a model sees: its most recent items.")
     load_col: Annotated[dict[str, Names], AfterValidator(_has_inter)] = option(
         "Columns that RecBole loads. Item text for semantic IDs is read separately.", expected=COLUMNS

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from tqdm import tqdm
 
 from recbole_diffgrm.data.atomic import write_atomic_file
-from recbole_diffgrm.data.download import DownloadFailed, download
-from recbole_diffgrm.errors import UserError, suggest
+from recbole_diffgrm.errors import UserError
 
 PREFIX = "Amazon_"
+URL_KEY = "amazon_url"
 
 CATEGORIES = (
     "Amazon_Instant_Video",
@@ -58,6 +57,7 @@ ITEM_HEADER = {
     "description": "token",
 }
 CATEGORY_SEPARATOR = "|"
+GZIP_MAGIC = b"\x1f\x8b"
 
 _ASIN = re.compile(r"""['"]asin['"]\s*:\s*['"]([^'"]+)['"]""")
 
@@ -80,50 +80,29 @@ class Conversion:
         )
 
 
-def archive_names(dataset: str) -> tuple[str, str]:
+def dataset_names() -> list[str]:
+    return [PREFIX + category for category in CATEGORIES]
+
+
+def archive_urls(dataset: str, url: str) -> list[str]:
+    """Reviews and metadata."""
     category = dataset.removeprefix(PREFIX)
-    if category not in CATEGORIES:
-        hint = suggest(category, CATEGORIES).replace("mean ", f"mean {PREFIX}")
-        raise UserError(f"{dataset} is not a category of the Amazon 2014 release.{hint} ({', '.join(CATEGORIES)})")
-    return f"reviews_{category}_5.json.gz", f"meta_{category}.json.gz"
+    return [f"{url.rstrip('/')}/{name}" for name in (f"reviews_{category}_5.json.gz", f"meta_{category}.json.gz")]
 
 
-def fetch(dataset: str, folder: Path, url: str) -> None:
-    """Download a category and convert it into `folder`. Archives that lie there already are used, and stay."""
-    names = archive_names(dataset)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Two runs on the same dataset: the second waits, and then finds all done.
-        with FileLock(folder / ".lock"):
-            if not (folder / f"{dataset}.inter").exists():
-                _fetch(dataset, names, folder, url)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be used: {error.strerror}") from None
+def by_hand(dataset: str, archives: list[Path], folder: Path) -> str:
+    return (
+        f"get {archives[0].name} and {archives[1].name} by hand and run `python -m recbole_diffgrm.data "
+        f"--dataset={dataset} --reviews=FILE --meta=FILE --data_path={folder.parent}`"
+    )
 
 
-def _fetch(dataset: str, names: tuple[str, str], folder: Path, url: str) -> None:
-    archives = [folder / name for name in names]
-    missing = [archive for archive in archives if not archive.exists()]
-    try:
-        for archive in missing:
-            download(f"{url.rstrip('/')}/{archive.name}", archive)
-    except DownloadFailed as error:
-        raise UserError(
-            f"{error}. {folder} has no {dataset}.inter; two ways out: get {names[0]} and {names[1]} by hand and run "
-            f"`python -m recbole_diffgrm.data --dataset={dataset} --reviews=FILE --meta=FILE "
-            f"--data_path={folder.parent}`; or set --data_path to a folder that has {dataset}/"
-        ) from None
-    convert(dataset, archives[0], archives[1], folder)
-    for archive in missing:
-        archive.unlink()
-
-
-def convert(dataset: str, reviews: Path, metadata: Path, folder: Path) -> Conversion:
+def convert(dataset: str, archives: list[Path], folder: Path) -> Conversion:
     """Write <dataset>.inter and <dataset>.item. The .inter comes last: where it is, all is there."""
-    folder.mkdir(parents=True, exist_ok=True)
+    reviews, metadata = archives
     interactions: list[tuple[str, str, str, str]] = []
     broken_reviews = 0
-    for line in _lines(reviews):
+    for line in read_lines(reviews):
         interaction = _interaction(line)
         if interaction is None:
             broken_reviews += 1
@@ -135,7 +114,7 @@ def convert(dataset: str, reviews: Path, metadata: Path, folder: Path) -> Conver
     reviewed = dict.fromkeys(item for _, item, _, _ in interactions)  # in order of appearance
     products: dict[str, list[str]] = {}
     broken_metadata = 0
-    for line in _lines(metadata):
+    for line in read_lines(metadata):
         asin = _ASIN.search(line)
         if asin and asin[1] not in reviewed:
             continue  # most of the file: 5-core keeps a small part of the products
@@ -154,7 +133,7 @@ def convert(dataset: str, reviews: Path, metadata: Path, folder: Path) -> Conver
     return conversion
 
 
-def _lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """Lines of a gzip archive, or of a plain file that was unpacked by hand, with a progress bar over its bytes."""
     if not path.exists():
         raise UserError(f"{path} does not exist")
@@ -162,7 +141,8 @@ def _lines(path: Path) -> Iterator[str]:
         path.open("rb") as raw,
         tqdm(total=path.stat().st_size, desc=f"read {path.name}", unit="B", unit_scale=True, disable=None) as bar,
     ):
-        file = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+        file = gzip.GzipFile(fileobj=raw) if raw.read(2) == GZIP_MAGIC else raw
+        raw.seek(0)
         try:
             for number, line in enumerate(file):
                 if number % 1000 == 0:
@@ -200,23 +180,24 @@ def _item(line: str) -> list[str] | None:
     price = product.get("price")
     return [
         product["asin"],
-        _text(product.get("title")),
+        clean_text(product.get("title")),
         f"{price:g}" if isinstance(price, int | float) and not isinstance(price, bool) else "",
-        _text(product.get("brand")),
-        CATEGORY_SEPARATOR.join(_categories(product.get("categories"))),
-        _text(product.get("description")),
+        clean_text(product.get("brand")),
+        join_categories(product.get("categories")),
+        clean_text(product.get("description")),
     ]
 
 
-def _categories(paths: Any) -> list[str]:
+def join_categories(paths: Any) -> str:
     """All category names of a product, each once, in order."""
     if not isinstance(paths, list):
-        return []
-    names = [_text(name) for path in paths for name in (path if isinstance(path, list) else [path])]
-    return list(dict.fromkeys(name.replace(CATEGORY_SEPARATOR, "/") for name in names if name))
+        return ""
+    names = [clean_text(name) for path in paths for name in (path if isinstance(path, list) else [path])]
+    unique = dict.fromkeys(name.replace(CATEGORY_SEPARATOR, "/") for name in names if name)
+    return CATEGORY_SEPARATOR.join(unique)
 
 
-def _text(value: Any) -> str:
+def clean_text(value: Any) -> str:
     if isinstance(value, list):
         value = " ".join(map(str, value))
     return html.unescape(value).strip() if isinstance(value, str) else ""

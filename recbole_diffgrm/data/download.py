@@ -1,14 +1,20 @@
-"""Downloads that survive a cut connection: into a .part file, resumed, checked, then renamed."""
+"""Downloads that survive a cut connection or a busy server: into a .part file, continued, then checked."""
 
 import gzip
 import http
 import http.client
+import socket
+import sys
 import time
 import urllib.error
 import urllib.request
+import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock
 from tqdm import tqdm
 
 from recbole_diffgrm.errors import UserError
@@ -16,28 +22,68 @@ from recbole_diffgrm.errors import UserError
 TRIES = 5  # in a row without a new byte
 PAUSE = 1.0  # seconds before another try, growing with the tries
 TIMEOUT = 30  # seconds without a byte
+TRANSIENT = {http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.TOO_MANY_REQUESTS}  # and all of 5xx
 
 
 class DownloadFailed(Exception):
-    """Why a file could not be had. What arrived of it is kept."""
+    """Why a file could not be had. What arrived of it is kept in its .part."""
+
+
+@contextmanager
+def dataset_folder(folder: Path) -> Iterator[None]:
+    """Make `folder` and keep other processes out of it. What is empty at the end, as after a failure, is removed."""
+    made = [path for path in folder.parents if not path.exists()]
+    try:
+        with _lock(folder) as lock:
+            try:
+                yield
+            finally:
+                Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: who waits for it makes a new one
+    except OSError as error:
+        raise UserError(f"{folder} cannot be used: {error.strerror}") from None
+    finally:
+        for path in [folder, *made]:
+            try:
+                path.rmdir()
+            except OSError:  # not empty, or not there
+                break
+
+
+def _lock(folder: Path) -> FileLock:
+    lock = FileLock(folder / ".lock")
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+            return lock
+        except FileNotFoundError:  # the process that held it failed, and removed the folder
+            continue
+
+
+def part_of(path: Path) -> Path:
+    return path.with_name(path.name + ".part")
 
 
 def download(url: str, path: Path) -> Path:
-    """Fetch a gzip archive to `path`. What an earlier, broken attempt got is kept and continued."""
+    """Fetch a gzip or zip archive: `path` itself if it is there already, else its complete, checked .part file. What an
+    earlier, broken attempt left in that file is continued."""
     if path.exists():
         return path
-    part = path.with_name(path.name + ".part")
+    part = part_of(path)
     for _ in range(2):  # a .part of another version of the file can be the cause of a fault: once more from the start
-        _fetch(url, part)
-        fault = archive_fault(part)
+        try:
+            _fetch(url, part)
+        finally:
+            if part.exists() and part.stat().st_size == 0:
+                part.unlink()
+        fault = _zip_fault(part) if path.suffix == ".zip" else _gzip_fault(part)
         if fault is None:
-            part.replace(path)
-            return path
-        part.unlink()
+            return part
+        part.unlink(missing_ok=True)
     raise DownloadFailed(f"{url} is damaged at its source ({fault})")
 
 
-def archive_fault(path: Path) -> str | None:
+def _gzip_fault(path: Path) -> str | None:
     """Why a gzip file cannot be read to its end, or None. Its own checksum is part of that."""
     try:
         with gzip.open(path) as file:
@@ -48,37 +94,51 @@ def archive_fault(path: Path) -> str | None:
     return None
 
 
+def _zip_fault(path: Path) -> str | None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+    # RuntimeError: encrypted; NotImplementedError: an unknown compression
+    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError, NotImplementedError) as error:
+        return str(error) or type(error).__name__
+    return f"wrong checksum of {broken}" if broken else None
+
+
 def _fetch(url: str, part: Path) -> None:
-    tries = 0
+    tries, reached, announced = 0, False, False
     while True:
         before = part.stat().st_size if part.exists() else 0
         try:
-            if _fetch_once(url, part):
+            if _fetch_once(url, part, announce=not announced):
                 return
-            reason = "the connection was cut"
+            reached, reason = True, "the connection was cut"
         except urllib.error.HTTPError as error:
-            raise DownloadFailed(f"{url}: the server answered {error.code} {error.reason}") from None
+            reached, reason = True, f"the server answered {error.code} {error.reason}"
+            if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR and error.code not in TRANSIENT:
+                raise DownloadFailed(f"{url}: {reason}") from None
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            reason = f"no connection ({getattr(error, 'reason', error)})"
-            if not part.exists():
+            cause = getattr(error, "reason", error)
+            reason = f"no connection ({cause})"
+            # No such server, or nothing listens there: waiting a few seconds for the first answer does not help.
+            if not reached and before == 0 and isinstance(cause, socket.gaierror | ConnectionRefusedError):
                 raise DownloadFailed(f"{url}: {reason}") from None
         except OSError as error:
             raise UserError(f"{part} cannot be written: {error.strerror}") from None
         got = part.stat().st_size if part.exists() else 0
-        tries = 1 if got > before else tries + 1
+        tries, announced = (1, True) if got > before else (tries + 1, announced)
         if tries == TRIES:
-            raise DownloadFailed(f"{url}: {reason}; {got:,} bytes are kept, the same command goes on from there")
+            raise DownloadFailed(f"{url}: {reason}, {TRIES} times in a row")
         time.sleep(PAUSE * (tries - 1))
 
 
-def _fetch_once(url: str, part: Path) -> bool:
+def _fetch_once(url: str, part: Path, announce: bool) -> bool:
     """One request, continuing `part`. True when the file is complete."""
     done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and done:
             return True  # all of it is here
         raise
     with response:
@@ -86,10 +146,12 @@ def _fetch_once(url: str, part: Path) -> bool:
             done = 0  # the server starts over
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
-        part.parent.mkdir(parents=True, exist_ok=True)
+        if announce:
+            size = f"{total / 1e6:,.1f} MB" if total else "of unknown size"
+            print(f"downloading {url} ({size}{f', {done / 1e6:,.1f} MB are here' if done else ''})", file=sys.stderr)
         with (
             part.open("ab" if done else "wb") as file,
-            tqdm(total=total, initial=done, desc=part.name[:-5], unit="B", unit_scale=True, disable=None) as bar,
+            tqdm(total=total, initial=done, desc=part.stem, unit="B", unit_scale=True, disable=None) as bar,
         ):
             while block := response.read1(1 << 16):
                 file.write(block)

@@ -1,19 +1,18 @@
 """Download and conversion, against a local server that misbehaves on request."""
 
 import gzip
-import http.server
 import json
 import subprocess
 import sys
-import threading
 
 import pytest
 
 from recbole_diffgrm import UserError
 from recbole_diffgrm.cli.main import main
-from recbole_diffgrm.data import amazon, download
+from recbole_diffgrm.data import download, source
 from recbole_diffgrm.data.atomic import read_item_texts, read_rows
 from tests.conftest import ROOT
+from tests.data.server import Server
 
 REVIEWS = [("u1", "B1", 5.0, 20), ("u1", "B2", 3.0, 10), ("u2", "B1", 4.0, 10), ("u1", "B3", 1.0, 20)]
 PRODUCTS = [
@@ -48,57 +47,14 @@ def archives():
     }
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """Serves `files`. A response breaks off after `cut_after` bytes, or at byte `ends_at` of a file; `ranges` False
-    ignores Range requests."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files = archives()
-        self.cut_after = None
-        self.ends_at = None
-        self.ranges = True
-        self.requests: list[tuple[str, str | None, int]] = []  # (name, Range header, bytes sent)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}/files"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
-    def do_GET(self):
-        name = self.path.rsplit("/", 1)[1]
-        content = self.server.files.get(name)
-        if content is None:
-            return self.send_error(404)
-        asked = self.headers.get("Range") if self.server.ranges else None
-        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
-        if asked and start >= len(content):
-            return self.send_error(416)
-        self.send_response(206 if asked else 200)
-        self.send_header("Content-Length", str(len(content) - start))
-        self.end_headers()
-        body = content[start : start + self.server.cut_after] if self.server.cut_after else content[start:]
-        if self.server.ends_at is not None:
-            body = body[: max(0, self.server.ends_at - start)]
-        self.server.requests.append((name, asked, len(body)))
-        self.wfile.write(body)
-        self.close_connection = True
-        return None
-
-
 @pytest.fixture
 def server():
-    server = Server()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with Server(archives()) as server:
+        yield server
+
+
+def fetch(folder, server):
+    source.fetch("Amazon_Beauty", folder, {"amazon_url": server.url})
 
 
 def check_files(folder):
@@ -118,18 +74,17 @@ def check_files(folder):
         "description": "Two lines",
     }
     assert set(texts["B2"].values()) == set(texts["B3"].values()) == {""}
-    left = {path.name for path in folder.iterdir()} - {".lock"}
-    assert left == {"Amazon_Beauty.inter", "Amazon_Beauty.item"}
+    assert {path.name for path in folder.iterdir()} == {"Amazon_Beauty.inter", "Amazon_Beauty.item"}
 
 
 def test_download_and_convert(server, tmp_path):
-    amazon.fetch("Amazon_Beauty", tmp_path / "Amazon_Beauty", server.url)
+    fetch(tmp_path / "Amazon_Beauty", server)
     check_files(tmp_path / "Amazon_Beauty")
 
 
 def test_cut_connections_are_continued(server, tmp_path):
     server.cut_after = 100
-    amazon.fetch("Amazon_Beauty", tmp_path / "Amazon_Beauty", server.url)
+    fetch(tmp_path / "Amazon_Beauty", server)
     check_files(tmp_path / "Amazon_Beauty")
     reviews = [request for request in server.requests if request[0].startswith("reviews")]
     assert len(reviews) > 1
@@ -142,7 +97,7 @@ def test_a_server_without_ranges_starts_over(server, tmp_path):
     folder = tmp_path / "Amazon_Beauty"
     folder.mkdir()
     (folder / "meta_Beauty.json.gz.part").write_bytes(b"half of an older download")
-    amazon.fetch("Amazon_Beauty", folder, server.url)
+    fetch(folder, server)
     check_files(folder)
 
 
@@ -150,7 +105,7 @@ def test_a_part_of_something_else_is_replaced(server, tmp_path):
     folder = tmp_path / "Amazon_Beauty"
     folder.mkdir()
     (folder / "reviews_Beauty_5.json.gz.part").write_bytes(b"not the beginning of this archive")
-    amazon.fetch("Amazon_Beauty", folder, server.url)
+    fetch(folder, server)
     check_files(folder)
 
 
@@ -158,11 +113,11 @@ def test_after_too_many_cuts_the_next_call_goes_on(server, tmp_path, monkeypatch
     monkeypatch.setattr(download, "PAUSE", 0)
     server.ends_at = 50
     folder = tmp_path / "Amazon_Beauty"
-    with pytest.raises(UserError, match=r"50 bytes are kept, the same command goes on from there.* two ways out"):
-        amazon.fetch("Amazon_Beauty", folder, server.url)
+    with pytest.raises(UserError, match=r"goes on from what is kept: \S+gz.part \(50 bytes\).* two ways out"):
+        fetch(folder, server)
     assert len(server.requests) == download.TRIES
     server.ends_at = None
-    amazon.fetch("Amazon_Beauty", folder, server.url)
+    fetch(folder, server)
     assert server.requests[download.TRIES][1] == "bytes=50-"
     check_files(folder)
 
@@ -171,7 +126,7 @@ def test_archives_put_there_by_hand_are_used_and_stay(server, tmp_path):
     folder = tmp_path / "Amazon_Beauty"
     folder.mkdir()
     (folder / "meta_Beauty.json.gz").write_bytes(server.files.pop("meta_Beauty.json.gz"))
-    amazon.fetch("Amazon_Beauty", folder, server.url)
+    fetch(folder, server)
     assert (folder / "meta_Beauty.json.gz").exists()
     (folder / "meta_Beauty.json.gz").unlink()
     check_files(folder)
@@ -182,7 +137,7 @@ def test_two_at_once(server, tmp_path):
 
     server.cut_after = 100
     with ThreadPoolExecutor(2) as pool:
-        done = [pool.submit(amazon.fetch, "Amazon_Beauty", tmp_path / "Amazon_Beauty", server.url) for _ in range(2)]
+        done = [pool.submit(fetch, tmp_path / "Amazon_Beauty", server) for _ in range(2)]
         assert [future.result() for future in done] == [None, None]
     reviews = [sent for name, _, sent in server.requests if name.startswith("reviews")]
     assert sum(reviews) == len(server.files["reviews_Beauty_5.json.gz"])  # downloaded once
@@ -192,21 +147,26 @@ def test_two_at_once(server, tmp_path):
 def test_folder_that_cannot_be_written(server, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be used"):
-        amazon.fetch("Amazon_Beauty", tmp_path / "file" / "Amazon_Beauty", server.url)
+        fetch(tmp_path / "file" / "Amazon_Beauty", server)
 
 
 def test_truncated_archive(server, tmp_path):
     server.files["meta_Beauty.json.gz"] = server.files["meta_Beauty.json.gz"][:-20]
     with pytest.raises(UserError, match="damaged at its source"):
-        amazon.fetch("Amazon_Beauty", tmp_path / "Amazon_Beauty", server.url)
-    kept = {path.name for path in (tmp_path / "Amazon_Beauty").iterdir()} - {".lock"}
-    assert kept == {"reviews_Beauty_5.json.gz"}  # whole, and used by the next call
+        fetch(tmp_path / "Amazon_Beauty", server)
+    kept = {path.name for path in (tmp_path / "Amazon_Beauty").iterdir()}
+    assert kept == {"reviews_Beauty_5.json.gz.part"}  # whole, and used by the next call
+    server.files |= archives()
+    sent = len(server.requests)
+    fetch(tmp_path / "Amazon_Beauty", server)
+    assert [name for name, _, _ in server.requests[sent:]] == ["meta_Beauty.json.gz"]
+    check_files(tmp_path / "Amazon_Beauty")
 
 
 def test_missing_at_the_server(server, tmp_path):
     del server.files["meta_Beauty.json.gz"]
     with pytest.raises(UserError, match=r"404.*two ways out"):
-        amazon.fetch("Amazon_Beauty", tmp_path / "Amazon_Beauty", server.url)
+        fetch(tmp_path / "Amazon_Beauty", server)
 
 
 @pytest.mark.slow
@@ -239,12 +199,12 @@ def test_no_network_names_both_ways_out(tmp_path, capsys):
     assert message.count("\n") == 1
     assert "python -m recbole_diffgrm.data --dataset=Amazon_Beauty --reviews" in message
     assert "--data_path" in message
-    assert not list((tmp_path / "data").rglob("*.inter"))
+    assert not (tmp_path / "data").exists()
 
 
 def test_unknown_category(tmp_path):
     with pytest.raises(UserError, match="Did you mean Amazon_Toys_and_Games"):
-        amazon.fetch("Amazon_Toys_and_Game", tmp_path, "http://127.0.0.1:9")
+        source.fetch("Amazon_Toys_and_Game", tmp_path, {"amazon_url": "http://127.0.0.1:9"})
 
 
 def convert_on_disk(tmp_path, *extra):
@@ -278,7 +238,7 @@ def test_damaged_file_on_disk(tmp_path):
     )
     assert done.returncode == 2
     assert "is damaged" in done.stderr and "Traceback" not in done.stderr
-    assert not (tmp_path / "out" / "Amazon_Beauty" / "Amazon_Beauty.inter").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_one_of_two_files(tmp_path):

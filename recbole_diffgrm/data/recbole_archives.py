@@ -1,0 +1,95 @@
+"""The datasets that RecBole names in its url.yaml: zip archives of atomic files."""
+
+import os
+import zipfile
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+from tqdm import tqdm
+
+from recbole_diffgrm.config.layers import read_yaml
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.recbole_compat import recbole_dir
+
+URL_KEY = "recbole_url"
+SUFFIXES = (".inter", ".user", ".item")  # what is read here; archives may hold knowledge graphs and more
+
+# Where url.yaml says that they are; recbole_url may name another place with the same files.
+_HOME = "https://recbole.s3-accelerate.amazonaws.com/ProcessedDatasets/"
+
+
+@cache
+def _addresses() -> dict[str, str]:
+    return read_yaml(recbole_dir() / "properties" / "dataset" / "url.yaml")
+
+
+def dataset_names() -> list[str]:
+    return list(_addresses())
+
+
+def archive_urls(dataset: str, url: str) -> list[str]:
+    address = _addresses()[dataset]
+    return [f"{url.rstrip('/')}/{address.removeprefix(_HOME)}" if address.startswith(_HOME) else address]
+
+
+def by_hand(dataset: str, archives: list[Path], folder: Path) -> str:
+    return f"get {archives[0].name} by hand, put it into {folder} and run the same command"
+
+
+def convert(dataset: str, archives: list[Path], folder: Path) -> None:
+    """Unpack the atomic files under the dataset's own name. The .inter comes last: where it is, all is there."""
+    [archive] = archives
+    written: dict[Path, Path] = {}  # {temporary file: its name}
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            for name, member in _atomic_files(opened, dataset, archive).items():
+                temporary = folder / f".{name}.{os.getpid()}.tmp"
+                written[temporary] = folder / name
+                _unpack(opened, member, temporary)
+        for temporary, path in sorted(written.items(), key=lambda pair: pair[1].suffix == ".inter"):
+            temporary.replace(path)
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise UserError(f"{archive} is damaged ({error}): delete it and get it again") from None
+    finally:
+        for temporary in written:
+            temporary.unlink(missing_ok=True)
+
+
+def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> None:
+    """Its content alone, under a name of ours: a path inside the archive leads nowhere. Reading checks the checksum."""
+    with (
+        archive.open(member) as packed,
+        path.open("wb") as file,
+        tqdm(total=member.file_size, desc=f"unpack {path.name}", unit="B", unit_scale=True, disable=None) as bar,
+    ):
+        while block := packed.read(1 << 20):
+            file.write(block)
+            bar.update(len(block))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _atomic_files(archive: zipfile.ZipFile, dataset: str, path: Path) -> dict[str, zipfile.ZipInfo]:
+    """{name for the dataset: member}. Archives use a name of their own: Amazon_Beauty.inter for amazon-beauty."""
+    members = {}
+    for member in archive.infolist():
+        name = PurePosixPath(member.filename.replace("\\", "/")).name
+        if not member.is_dir() and name.endswith(SUFFIXES) and not name.startswith("."):  # ._x.inter is of macOS
+            if name in members:
+                raise UserError(f"{path} holds two files {name}: unpack the right one into {path.parent} by hand")
+            members[name] = member
+    stem = _stem([name for name in members if name.endswith(".inter")], path)
+    return {
+        dataset + name.removeprefix(stem): member for name, member in members.items() if name.startswith(f"{stem}.")
+    }
+
+
+def _stem(names: list[str], path: Path) -> str:
+    """What the .inter files are called in the archive: x of x.inter, or of x.train.inter, x.test.inter."""
+    if len(names) == 1:
+        return names[0].removesuffix(".inter")
+    stems = sorted({name.split(".")[0] for name in names})
+    if len(stems) == 1:
+        return stems[0]
+    found = f"several datasets ({', '.join(stems)})" if stems else "no .inter file"
+    raise UserError(f"{path} holds {found}: unpack what you want into {path.parent} by hand")
