@@ -9,6 +9,7 @@ _EXPORTS = {
     "retest": "recbole_diffgrm.experiments.pipeline",
     "compare": "recbole_diffgrm.experiments.comparison",
     "Comparison": "recbole_diffgrm.experiments.comparison",
+    "Dataset": "recbole_diffgrm.data.frame",
     "RunResult": "recbole_diffgrm.experiments.result",
     "Recommender": "recbole_diffgrm.serving.recommender",
     "Tokenizer": "recbole_diffgrm.tokenizer.tokenizer",

@@ -123,15 +123,17 @@ def build_config(
     dataset: str,
     user_layers: Sequence[layers.Layer],
     compared_with: Sequence[ModelClass] = (),
+    dataset_settings: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Merge and check the layers. In a comparison a key counts as known when one of the compared models reads it."""
+    """Merge and check the layers. In a comparison a key counts as known when one of the compared models reads it.
+    `dataset_settings` are what a dataset that is not a file of properties/dataset says of itself."""
     if not isinstance(dataset, str) or not dataset or Path(dataset).name != dataset:
         raise UserError(f"dataset must be the name of a folder below data_path, not {dataset!r}")
     model = model_class.__name__
     defaults = layers.recbole_defaults(model)
     known = known_keys(model_class)
     known_to_any = known.union(*map(known_keys, compared_with))
-    ours = layers.project_layers(model, dataset)
+    ours = [*layers.project_layers(model, dataset), (f"dataset {dataset}", dict(dataset_settings or {}))]
     sources_of_ours = {source for source, _ in ours}
     values, origin = layers.merge(model, [*ours, *user_layers])
     for key in list(values):

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from recbole_diffgrm.config.build import Config, metric_names
+from recbole_diffgrm.data.frame import Dataset
 from recbole_diffgrm.data.source import check_files
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.evaluation.ranks import RANKINGS, rank_name
@@ -106,7 +107,7 @@ def _mean_share(row: Row, name: str) -> str:
 
 def compare(
     models: Sequence[str],
-    dataset: str,
+    dataset: str | Dataset,
     config_files: str | Path | Sequence[str | Path] = (),
     *,
     preset: str | Sequence[str] = (),
@@ -141,8 +142,8 @@ def compare(
         check_files(config)
         check_installed(config)
     rows = [_run_model(model, of_model, resume=resume, reuse=not rerun) for model, of_model in configs.items()]
-    comparison = Comparison(dataset, metrics, rows, *_test_rows(rows))
-    return _save(comparison, Path(first["output_dir"]) / dataset)
+    comparison = Comparison(first.dataset, metrics, rows, *_test_rows(rows))
+    return _save(comparison, Path(first["output_dir"]) / first.dataset)
 
 
 def _run_model(model: str, configs: list[Config], resume: bool, reuse: bool) -> Row:

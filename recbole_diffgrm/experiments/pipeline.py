@@ -14,6 +14,7 @@ from recbole.utils import init_seed
 from recbole_diffgrm import memory
 from recbole_diffgrm.config.build import Config, change_config
 from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
+from recbole_diffgrm.data.frame import Dataset
 from recbole_diffgrm.data.loader import EvalLoader
 from recbole_diffgrm.data.source import check_files
 from recbole_diffgrm.data.splits import Split, make_split
@@ -37,14 +38,15 @@ logger = logging.getLogger(__name__)
 
 def run(
     model: str,
-    dataset: str,
+    dataset: str | Dataset,
     config_files: str | Path | Sequence[str | Path] = (),
     *,
     preset: str | Sequence[str] = (),
     resume: bool = False,
     **overrides: Any,
 ) -> RunResult:
-    """Train and test one model. `overrides` are configuration keys, as on the command line.
+    """Train and test one model on a dataset, by its name or from frames (`Dataset`). `overrides` are configuration
+    keys, as on the command line.
 
     >>> result = run("SASRec", "ml-100k", epochs=5)
     >>> result.test["all"]["ndcg@10"]

@@ -4,10 +4,13 @@ import importlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recbole_diffgrm.config.layers import preset_names
 from recbole_diffgrm.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from recbole_diffgrm.data.frame import Dataset
 
 __all__ = ["MODELS", "build_config", "check_model_name", "get_model", "model_names", "preset_names"]
 
@@ -65,7 +68,7 @@ def check_model_name(name: Any, source: str = "command line") -> None:
 
 def build_config(
     model: str,
-    dataset: str,
+    dataset: "str | Dataset",
     config_files: str | Path | Sequence[str | Path] = (),
     overrides: dict[str, Any] | None = None,
     presets: str | Sequence[str] = (),
@@ -74,15 +77,22 @@ def build_config(
     """The checked configuration of a run. `presets` are names, in a list or with commas between; in a comparison a key
     or preset counts as known when one of the models `compared_with` has it."""
     from recbole_diffgrm.config import build, layers
+    from recbole_diffgrm.data.frame import Dataset
 
+    overrides, settings = dict(overrides or {}), None
+    if isinstance(dataset, Dataset):
+        if "data_path" in overrides:
+            raise UserError(f"data_path: {dataset.name} is in {dataset.data_path}; leave data_path out")
+        overrides["data_path"], settings, dataset = dataset.data_path, dataset.settings, dataset.name
     model_class = get_model(model)
     config_files = [config_files] if isinstance(config_files, str | Path) else config_files
     presets = presets.split(",") if isinstance(presets, str) else presets
     presets = [name.strip() for name in presets if name.strip()]
     user_layers = layers.preset_layers(model, presets, compared_with, dataset)
     user_layers += [(str(path), layers.read_yaml(Path(path))) for path in config_files]
-    user_layers.append((build.COMMAND_LINE, dict(overrides or {})))
+    user_layers.append((build.COMMAND_LINE, overrides))
     for source, layer in user_layers:
         for name in layers.model_sections(source, layer):
             check_model_name(name, source)
-    return build.build_config(model_class, dataset, user_layers, [get_model(name) for name in compared_with])
+    compared_classes = [get_model(name) for name in compared_with]
+    return build.build_config(model_class, dataset, user_layers, compared_classes, settings)

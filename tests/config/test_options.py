@@ -97,6 +97,8 @@ def test_expected_values_in_words():
 BAD_VALUES = {
     "data_path": 3,
     "amazon_url": "",
+    "amazon_2023_url": "ftp://x",
+    "recbole_url": 3,
     "MAX_ITEM_LIST_LENGTH": 0,
     "sliding_window": "off",
     "min_history": 0,
