@@ -106,8 +106,8 @@ def _zip_fault(path: Path) -> str | None:
 
 def _fetch(url: str, part: Path) -> None:
     tries, reached, announced = 0, False, False
+    most = part.stat().st_size if part.exists() else 0  # a server that starts over may get less far than before
     while True:
-        before = part.stat().st_size if part.exists() else 0
         try:
             if _fetch_once(url, part, announce=not announced):
                 return
@@ -120,12 +120,13 @@ def _fetch(url: str, part: Path) -> None:
             cause = getattr(error, "reason", error)
             reason = f"no connection ({cause})"
             # No such server, or nothing listens there: waiting a few seconds for the first answer does not help.
-            if not reached and before == 0 and isinstance(cause, socket.gaierror | ConnectionRefusedError):
+            if not reached and most == 0 and isinstance(cause, socket.gaierror | ConnectionRefusedError):
                 raise DownloadFailed(f"{url}: {reason}") from None
         except OSError as error:
             raise UserError(f"{part} cannot be written: {error.strerror}") from None
         got = part.stat().st_size if part.exists() else 0
-        tries, announced = (1, True) if got > before else (tries + 1, announced)
+        tries, announced = (1, True) if got > most else (tries + 1, announced)
+        most = max(most, got)
         if tries == TRIES:
             raise DownloadFailed(f"{url}: {reason}, {TRIES} times in a row")
         time.sleep(PAUSE * (tries - 1))

@@ -2,6 +2,7 @@
 
 import os
 import zipfile
+import zlib
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -48,7 +49,7 @@ def convert(dataset: str, archives: list[Path], folder: Path) -> None:
                 _unpack(opened, member, temporary)
         for temporary, path in sorted(written.items(), key=lambda pair: pair[1].suffix == ".inter"):
             temporary.replace(path)
-    except (zipfile.BadZipFile, EOFError) as error:
+    except (zipfile.BadZipFile, EOFError, zlib.error, RuntimeError) as error:  # RuntimeError: encrypted
         raise UserError(f"{archive} is damaged ({error}): delete it and get it again") from None
     finally:
         for temporary in written:

@@ -15,6 +15,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.files = files
         self.answers: list[int | None] = []
         self.cut_after: int | None = None
+        self.cuts: list[int] = []  # of the first responses, where they differ
         self.ends_at: int | None = None
         self.ranges = True
         self.requests: list[tuple[str, str | None, int]] = []  # (name, Range header, bytes sent)
@@ -51,7 +52,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(206 if asked else 200)
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
-        body = content[start : start + self.server.cut_after] if self.server.cut_after else content[start:]
+        cut_after = self.server.cuts.pop(0) if self.server.cuts else self.server.cut_after
+        body = content[start : start + cut_after] if cut_after else content[start:]
         if self.server.ends_at is not None:
             body = body[: max(0, self.server.ends_at - start)]
         self.server.requests.append((name, asked, len(body)))

@@ -76,6 +76,15 @@ def test_what_arrived_is_kept(server, tmp_path):
     assert (tmp_path / "a.zip.part").read_bytes() == FILES["a.zip"][:700]
 
 
+def test_a_server_that_starts_over_and_over_is_given_up(server, tmp_path):
+    """Though every other answer gets further than the one before."""
+    server.ranges = False
+    server.cuts = [100, 200] * 20
+    with pytest.raises(DownloadFailed, match="connection was cut"):
+        download(f"{server.url}/a.gz", tmp_path / "a.gz")
+    assert len(server.paths) == 1 + module.TRIES
+
+
 def test_an_answer_without_a_byte_leaves_no_file(server, tmp_path):
     server.ends_at = 0
     with pytest.raises(DownloadFailed, match="connection was cut"):
