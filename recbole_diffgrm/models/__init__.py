@@ -1,18 +1,26 @@
 """The models of the bench. A model of ours is a line in MODELS; the others are RecBole's (models.recbole)."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recbole_diffgrm.config.layers import preset_names
+from recbole_diffgrm.config.layers import Layer, preset_names
 from recbole_diffgrm.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from recbole_diffgrm.data.frame import Dataset
 
-__all__ = ["MODELS", "build_config", "check_model_name", "get_model", "model_names", "preset_names"]
+__all__ = [
+    "MODELS",
+    "build_config",
+    "build_from_layers",
+    "check_model_name",
+    "get_model",
+    "model_names",
+    "preset_names",
+]
 
 # name: module that has a class of this name
 MODELS = {
@@ -84,15 +92,29 @@ def build_config(
         if "data_path" in overrides:
             raise UserError(f"data_path: {dataset.name} is in {dataset.data_path}; leave data_path out")
         overrides["data_path"], settings, dataset = dataset.data_path, dataset.settings, dataset.name
-    model_class = get_model(model)
     config_files = [config_files] if isinstance(config_files, str | Path) else config_files
+    user_layers = [(str(path), layers.read_yaml(Path(path))) for path in config_files]
+    user_layers.append((build.COMMAND_LINE, overrides))
+    return build_from_layers(model, dataset, user_layers, presets, compared_with, settings)
+
+
+def build_from_layers(
+    model: str,
+    dataset: str,
+    user_layers: Sequence[Layer],
+    presets: str | Sequence[str] = (),
+    compared_with: Sequence[str] = (),
+    dataset_settings: Mapping[str, Any] | None = None,
+):
+    """The same from layers that were read already, weakest first."""
+    from recbole_diffgrm.config import build, layers
+
+    model_class = get_model(model)
     presets = presets.split(",") if isinstance(presets, str) else presets
     presets = [name.strip() for name in presets if name.strip()]
-    user_layers = layers.preset_layers(model, presets, compared_with, dataset)
-    user_layers += [(str(path), layers.read_yaml(Path(path))) for path in config_files]
-    user_layers.append((build.COMMAND_LINE, overrides))
+    user_layers = [*layers.preset_layers(model, presets, compared_with, dataset), *user_layers]
     for source, layer in user_layers:
         for name in layers.model_sections(source, layer):
             check_model_name(name, source)
     compared_classes = [get_model(name) for name in compared_with]
-    return build.build_config(model_class, dataset, user_layers, compared_classes, settings)
+    return build.build_config(model_class, dataset, user_layers, compared_classes, dataset_settings)
