@@ -6,8 +6,9 @@ rounded metrics (config.build), checkpoints that pickle the whole Config (traini
 
 import importlib
 import importlib.util
+import sys
 import warnings
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from types import ModuleType
 
@@ -87,3 +88,69 @@ def _bert4rec_loss(original):
         return torch.nn.functional.cross_entropy(logits, target, reduction="sum") / max(1, len(target))
 
     return calculate_loss
+
+
+@cache
+def mend_stock_recbole() -> None:
+    """Let RecBole's own programs run on today's libraries, for the whole process (recbole_diffgrm.register)."""
+    import torch
+
+    _mend_torch_load()
+    _mend_collector()
+    allow_missing_ray()
+    importlib.import_module("recbole.model.sequential_recommender")
+    torch.autograd.set_detect_anomaly(False)  # see load_sequential_model
+
+
+@cache
+def allow_missing_ray() -> None:
+    """Import recbole.quick_start without ray, which it uses in one line: objective_function reports its result.
+
+    The stub is there for this import only: other libraries look for ray too, and would find it.
+    """
+    if importlib.util.find_spec("ray") is None:
+        ray, tune = ModuleType("ray"), ModuleType("ray.tune")
+        tune.report = lambda **metrics: None  # type: ignore[attr-defined]  # nobody listens outside of ray
+        ray.tune = tune  # type: ignore[attr-defined]
+        sys.modules["ray"] = ray
+        try:
+            importlib.import_module("recbole.quick_start")
+        finally:
+            del sys.modules["ray"]
+
+
+def _mend_torch_load() -> None:
+    """RecBole's checkpoints hold its whole Config, which torch 2.6 and later load only when told to. For calls from
+    RecBole's modules only."""
+    import torch
+
+    original = torch.load
+
+    @wraps(original)
+    def load(*args, **kwargs):
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("recbole."):
+            kwargs.setdefault("weights_only", False)
+        return original(*args, **kwargs)
+
+    torch.load = load
+
+
+def _mend_collector() -> None:
+    """RecBole calls .cpu() on all that it has collected, also on numbers: metrics such as ItemCoverage fail."""
+    import torch
+
+    collector = importlib.import_module("recbole.evaluator.collector").Collector
+    original = collector.get_data_struct
+
+    @wraps(original)
+    def get_data_struct(self):
+        collected = self.data_struct._data_dict
+        others = {name: value for name, value in collected.items() if not isinstance(value, torch.Tensor)}
+        for name in others:
+            del collected[name]
+        struct = original(self)
+        collected.update(others)
+        struct._data_dict.update(others)
+        return struct
+
+    collector.get_data_struct = get_data_struct

@@ -209,6 +209,9 @@ def test_the_plan_of_the_page_on_studies_can_be_read(tmp_path):
 def test_python_compiles_and_its_names_exist(page):
     for block in fenced_blocks(page, "python"):
         for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    importlib.import_module(alias.name)
             if isinstance(node, ast.ImportFrom):
                 module = importlib.import_module(node.module)
                 assert all(hasattr(module, alias.name) for alias in node.names)

@@ -73,6 +73,15 @@ def make_split(config, dataset: FlatSequentialDataset) -> Split:
     return Split(dataset, *(dataset.copy(part) for part in (train, valid, test)))
 
 
+def sample_users(part: FlatSequentialDataset, count: int | None, seed: int) -> FlatSequentialDataset:
+    """A random subset of its users, in their order; all for None."""
+    if count is None:
+        return part
+    samples = part.inter_feat
+    chosen = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))[:count].sort().values
+    return part.copy(samples.select(samples.rows[chosen]))
+
+
 def _select_training_samples(config, name: str, samples: PrefixSamples) -> PrefixSamples:
     shortest, longest = config["min_history"], config["max_history"]
     if config["sample_unit"] == "sequence":

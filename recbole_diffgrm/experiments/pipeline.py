@@ -17,7 +17,7 @@ from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.frame import Dataset
 from recbole_diffgrm.data.loader import EvalLoader
 from recbole_diffgrm.data.source import check_files
-from recbole_diffgrm.data.splits import Split, make_split
+from recbole_diffgrm.data.splits import Split, make_split, sample_users
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
 from recbole_diffgrm.evaluation.ranks import save_ranks
@@ -116,7 +116,7 @@ def _train_and_test(
     weights: RunResult | None,
 ) -> RunResult:
     described = environment.describe()  # now: the checkout may change while the run goes on
-    valid = _eval_loader(config, split, _sample_users(split.valid, config["num_valid_users"], config["seed"]))
+    valid = _eval_loader(config, split, sample_users(split.valid, config["num_valid_users"], config["seed"]))
     test = _eval_loader(config, split, split.test)
     statistics = _describe_data(split, valid, test)
     item_table.save(config, split.dataset, run_dir)
@@ -200,15 +200,6 @@ def _eval_loader(config, split: Split, part: FlatSequentialDataset) -> EvalLoade
         return None
     batch_size = users_per_batch(config, part.item_num)
     return EvalLoader(config, part, config.model_class.variable_length, batch_size, split.target_counts)
-
-
-def _sample_users(part: FlatSequentialDataset, count: int | None, seed: int) -> FlatSequentialDataset:
-    """A random subset of its users, in their order; all for None."""
-    if count is None:
-        return part
-    samples = part.inter_feat
-    chosen = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))[:count].sort().values
-    return part.copy(samples.select(samples.rows[chosen]))
 
 
 def _describe_data(split: Split, valid: EvalLoader | None, test: EvalLoader | None) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""RecBole's Config(model, dataset, config_file_list, config_dict) for the project's models."""
+
+import logging
+from typing import Any
+
+from recbole_diffgrm.config.build import Config, RecBoleConfig, known_keys
+from recbole_diffgrm.config.recbole_arguments import read_arguments, read_command_line
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.models import build_from_layers, get_model
+
+logger = logging.getLogger(__name__)
+
+# Without effect in a run directory, but read by RecBole's own trainer and evaluator.
+STOCK_KEYS = {"checkpoint_dir", "metric_decimal_place"}
+
+# Options of RecBole's run_recbole.py that are not settings.
+SCRIPT_OPTIONS = {"config_files", "nproc", "ip", "port", "world_size", "group_offset"}
+
+
+class StockConfig(Config):
+    """Our layers and our checks. As everywhere in RecBole, options of the running program count too."""
+
+    def __init__(self, model=None, dataset=None, config_file_list=None, config_dict=None):
+        arguments = read_arguments(model, dataset, config_file_list, config_dict, read_command_line())
+        name = arguments.model if isinstance(arguments.model, str) else arguments.model.__name__
+        stock: dict[str, Any] = {}
+        for _, layer in arguments.user_layers:
+            stock |= {key: layer.pop(key) for key in STOCK_KEYS & layer.keys()}
+        _drop_unknown(arguments.user_layers[-1][1], known_keys(get_model(name)))
+        built = build_from_layers(name, arguments.dataset, arguments.user_layers, arguments.presets)
+        super().__init__(built.model_class, built.dataset, built.values | stock)
+        self.final_config_dict |= stock
+        if not self["repeatable"]:
+            raise UserError("repeatable: RecBole's evaluation cannot filter seen items; recbole_diffgrm.run can")
+
+
+def asked_model(model=None, dataset=None, config_file_list=None, config_dict=None) -> Any:
+    """The name or class that Config gets, found as RecBole finds it."""
+    if model is not None:
+        return model
+    reader = RecBoleConfig.__new__(RecBoleConfig)
+    reader.yaml_loader = reader._build_yaml_loader()
+    layers = [reader._load_config_files(config_file_list), config_dict or {}, reader._load_cmd_line()]
+    return next((layer["model"] for layer in reversed(layers) if "model" in layer), None)
+
+
+def _drop_unknown(command_line: dict[str, Any], known: set[str]) -> None:
+    """The program is not ours: it may have options of its own."""
+    unknown = command_line.keys() - known
+    for key in unknown:
+        del command_line[key]
+    if unknown - SCRIPT_OPTIONS:
+        logger.warning(f"options of the command line that are no settings: {', '.join(sorted(unknown))}")
