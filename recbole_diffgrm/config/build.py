@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from recbole_diffgrm import recbole_compat
 from recbole_diffgrm.config import layers
 from recbole_diffgrm.config.options import expected_words
+from recbole_diffgrm.config.protocol import check_protocol, eval_mode
 from recbole_diffgrm.config.valid_metric import ValidMetric, parse_valid_metric
 from recbole_diffgrm.errors import UserError, suggest
 
@@ -26,7 +27,7 @@ from recbole.utils import EvaluatorType, InputType  # isort: skip
 COMMAND_LINE = "command line"
 
 # What evaluation collects (evaluation.evaluator); a metric that needs more than this cannot be computed.
-COLLECTED = {"rec.topk", "rec.items", "data.num_items", "data.count_items"}
+COLLECTED = {"rec.topk", "rec.items", "rec.meanrank", "data.num_items", "data.count_items"}
 
 # Keys of RecBole that have no effect here: setting one would promise something that does not happen.
 WITHOUT_EFFECT = {
@@ -41,7 +42,6 @@ WITHOUT_EFFECT = {
     "valid_metric_bigger": "it follows from valid_metric",
     "enable_scaler": "it follows from enable_amp",
     "worker": "batches are cut in the training process",
-    "benchmark_filename": "the split is made by eval_args",
     "save_step": "a checkpoint is written every epoch",
     "train_stage": "pre-training and fine-tuning run one after the other",
     "pre_model_path": "pre-training and fine-tuning run one after the other",
@@ -172,14 +172,16 @@ def known_keys(model_class: ModelClass) -> set[str]:
 
 def dataset_dir(data_path: str, dataset: str) -> Path:
     folder = Path(data_path) / dataset
-    if dataset == "ml-100k" and not (folder / f"{dataset}.inter").exists():
+    if dataset == "ml-100k" and not any(folder.glob(f"{dataset}*.inter")):
         return recbole_compat.recbole_dir() / "dataset_example" / dataset
     return folder
 
 
 def available_metrics(model_class: ModelClass, values: Mapping[str, Any]) -> list[str]:
-    """All that is computed for a model: RecBole's, and those on SIDs for models that have them."""
-    return metric_names(values) + (sid_metric_names(values["topk"]) if model_class.needs_sids(values) else [])
+    """All that is computed in validation: RecBole's, and those on SIDs for models that have them (sampled items have
+    no ranking of SIDs)."""
+    has_sids = model_class.needs_sids(values) and eval_mode(values, "valid") == "full"
+    return metric_names(values) + (sid_metric_names(values["topk"]) if has_sids else [])
 
 
 def sid_metric_names(topk: Sequence[int]) -> list[str]:
@@ -188,7 +190,11 @@ def sid_metric_names(topk: Sequence[int]) -> list[str]:
 
 
 def metric_names(values: Mapping[str, Any]) -> list[str]:
-    return [f"{metric}@{k}" for metric in values["metrics"] for k in values["topk"]]
+    """metrics x topk, and GAUC, which has no cut-off."""
+    cut_offs = [f"@{k}" for k in values["topk"]]
+    return [
+        metric + cut_off for metric in values["metrics"] for cut_off in ([""] if metric.lower() == "gauc" else cut_offs)
+    ]
 
 
 def _check_known(key: Any, known: set[str], source: str) -> None:
@@ -243,7 +249,7 @@ def _check_type(key: str, value: Any, default: Any, source: str) -> None:
 def _complete(model_class: ModelClass, values: dict[str, Any], in_comparison: bool) -> None:
     """Fill in what follows from other settings."""
     overall = layers.read_yaml(layers.properties_dir() / "overall.yaml")
-    values["eval_args"] = {**overall["eval_args"], **values["eval_args"]}
+    check_protocol(values, overall["eval_args"])
     default_loss = "BPR" if getattr(model_class, "input_type", None) == InputType.PAIRWISE else None
     loss = values.get("loss_type", default_loss)
     if loss == "BPR" and values["train_neg_sample_args"] is None:
@@ -261,15 +267,6 @@ def _check_samples(model_class: ModelClass, values: dict[str, Any]) -> None:
 
 
 def _check_evaluation(model_class: ModelClass, values: dict[str, Any]) -> None:
-    eval_args = values["eval_args"]
-    if set(eval_args) - {"split", "group_by", "order", "mode"}:
-        raise UserError(f"eval_args: the keys are split, group_by, order and mode, not {', '.join(eval_args)}")
-    split = eval_args["split"]
-    if not isinstance(split, dict) or split.get("LS") not in ("valid_and_test", "valid_only", "test_only"):
-        raise UserError(f"eval_args: split must be {{LS: valid_and_test | valid_only | test_only}}, not {split!r}")
-    for key, only in {"group_by": "user", "order": "TO", "mode": "full"}.items():
-        if eval_args[key] != only:
-            raise UserError(f"eval_args: {key} must be {only} for sequential models, not {eval_args[key]!r}")
     usable = [
         metrics_dict[name].__name__
         for name in metrics_dict
@@ -278,6 +275,9 @@ def _check_evaluation(model_class: ModelClass, values: dict[str, Any]) -> None:
     for metric in values["metrics"]:
         if metric.lower() not in map(str.lower, usable):
             raise UserError(f"metrics: {metric} is not available.{suggest(metric, usable)} ({', '.join(usable)})")
+        for part in ("valid", "test"):
+            if eval_mode(values, part) != "full" and "rec.items" in metric_information[metric.lower()]:
+                raise UserError(f"metrics: {metric} reads whole lists, which mode {eval_mode(values, part)} has not")
     parse_valid_metric(values["valid_metric"], available_metrics(model_class, values), smaller_metrics)
 
 

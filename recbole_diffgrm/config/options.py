@@ -186,6 +186,9 @@ class DataOptions(Options):
     rm_dup_inter: Literal["first", "last"] | None = option("Which of repeated user-item pairs to keep; ~ keeps all.")
     val_interval: dict[str, Any] | None = option("RecBole's filter by value, such as {rating: '[3,inf)'}.")
     threshold: dict[str, Any] | None = option("RecBole's labels by threshold; sequential models do not read labels.")
+    benchmark_filename: Names | None = option(
+        "A ready-made split: [train, valid, test] reads <dataset>.train.inter and so on, instead of eval_args' split."
+    )
     normalize_all: bool | None = option("Scale every float column to 0..1.")
     normalize_field: Names | None = option("Scale these float columns to 0..1.")
 
@@ -222,8 +225,10 @@ class EvaluationOptions(Options):
     """Evaluation"""
 
     eval_args: dict[str, Any] = option(
-        "RecBole's evaluation protocol: {split: {LS: valid_and_test | valid_only | test_only}, group_by: user, "
-        "order: TO, mode: full}: leave the last item out, rank the whole catalogue."
+        "RecBole's evaluation protocol: {split: ..., group_by: user, order: TO, mode: full}. split: {LS: "
+        "valid_and_test | valid_only | test_only} leaves the last items of each user out, {TS: [0.8, 0.1, 0.1]} or "
+        "{TS: [2014-01-01, 2014-04-01]} cuts at two points in time, {RS: [0.8, 0.1, 0.1]} cuts each user's sequence. "
+        "mode: full ranks the whole catalogue; uni100, pop100 or {valid: uni100, test: full}: against sampled items."
     )
     repeatable: bool = option(
         "Rank all items in validation and first in the test; False filters seen items (those of the user's history) "

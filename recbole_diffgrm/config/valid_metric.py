@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from recbole_diffgrm.errors import UserError
 
-_TERM = re.compile(r"\s*([+-]?)\s*(?:(\d+\.?\d*|\.\d+)\s*\*\s*)?([A-Za-z]\w*@\d+)\s*")
+_TERM = re.compile(r"\s*([+-]?)\s*(?:(\d+\.?\d*|\.\d+)\s*\*\s*)?([A-Za-z]\w*(?:@\d+)?)\s*")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from recbole.utils import FeatureSource, FeatureType
 from recbole_diffgrm import memory
 from recbole_diffgrm.data.atomic import read_header, read_rows
 from recbole_diffgrm.data.sequences import Fields, FlatSequences, PrefixSamples, stable_order
+from recbole_diffgrm.data.source import interaction_files
 from recbole_diffgrm.errors import UserError
 
 ARROW_TYPES = {
@@ -47,15 +48,34 @@ class FlatSequentialDataset(SequentialDataset):
     inter_feat: Any  # a table while it is loaded, then PrefixSamples
 
     def _load_data(self, token, dataset_path):
-        path = Path(dataset_path) / f"{token}.inter"
-        header = read_header(path)
-        for field, kind in ((self.uid_field, "token"), (self.iid_field, "token"), (self.time_field, "float")):
-            if header.get(field) != kind:
-                present = ", ".join(f"{name}:{kind}" for name, kind in header.items())
-                raise UserError(f"{path} must have a column {field}:{kind}; it has {present}")
-            if field not in self.config["load_col"]["inter"]:
-                raise UserError(f"load_col: inter must name {field}")
+        columns = ((self.uid_field, "token"), (self.iid_field, "token"), (self.time_field, "float"))
+        for path in interaction_files(self.config):
+            header = read_header(path)
+            if self.iid_field + self.config["LIST_SUFFIX"] in header:
+                raise UserError(
+                    f"{path} holds ready-made histories ({self.iid_field}{self.config['LIST_SUFFIX']}), which are not "
+                    "read: give files of single interactions; histories are made of those of earlier files"
+                )
+            for field, kind in columns:
+                if header.get(field) != kind:
+                    present = ", ".join(f"{name}:{kind}" for name, kind in header.items())
+                    raise UserError(f"{path} must have a column {field}:{kind}; it has {present}")
+                if field not in self.config["load_col"]["inter"]:
+                    raise UserError(f"load_col: inter must name {field}")
         super()._load_data(token, dataset_path)
+
+    def _load_inter_feat(self, token, dataset_path):
+        """RecBole drops interactions without user or item, but not those of ready-made splits."""
+        super()._load_inter_feat(token, dataset_path)
+        if self.benchmark_filename_list is None:
+            return
+        if self.inter_feat[[self.uid_field, self.iid_field]].isna().any(axis=None):
+            raise UserError(
+                f"benchmark_filename: {token} has interactions without {self.uid_field} or {self.iid_field}"
+            )
+
+    def _benchmark_presets(self):
+        """RecBole's columns of ready-made histories: there are none."""
 
     def _load_feat(self, filepath, source):
         """RecBole's reader stops at a lone quote and keeps every token of every line as an object of its own."""
@@ -136,12 +156,17 @@ class FlatSequentialDataset(SequentialDataset):
         features[self.time_field] = _exact_times(times)
         order = stable_order(times)
         del times
+        part = None  # of a ready-made split; it comes before time
+        if self.benchmark_filename_list is not None:
+            part = np.repeat(np.arange(len(self.file_size_list), dtype=np.int8), self.file_size_list)
+            order = order[stable_order(part[order])]
         user = table.pop(self.uid_field).to_numpy()
         order = order[stable_order(user[order])]
         user, item = user[order], table.pop(self.iid_field).to_numpy()[order]
         for name in features:
             features[name] = features[name][torch.from_numpy(order)]
-        flat = FlatSequences.build(user, item, features)
+        self.ready_made_parts = None if part is None else torch.from_numpy(part[order])  # [N] 0, 1, 2
+        flat = FlatSequences.build(user, item, features, None if part is None else part[order])
         fields = Fields(self.uid_field, self.iid_field, self.item_list_length_field, self.config["LIST_SUFFIX"])
         rows = torch.arange(len(flat.user), dtype=torch.int32)
         self.inter_feat = PrefixSamples(flat, rows, self.max_item_list_len, fields)

@@ -25,19 +25,27 @@ class FlatSequences:
     user: Tensor  # [N] int32
     item: Tensor  # [N] int32
     position: Tensor  # [N] int32, index in the user's own sequence
+    num_known: Tensor  # [N] int32, how many of the user's first interactions are the history of this one
     features: dict[str, Tensor]  # other columns of .inter, [N, ...]
 
     @classmethod
-    def build(cls, user: np.ndarray, item: np.ndarray, features: dict[str, Tensor]):
-        """From columns sorted by user, then time."""
+    def build(cls, user: np.ndarray, item: np.ndarray, features: dict[str, Tensor], part: np.ndarray | None = None):
+        """From columns sorted by user, then time. `part` [N] of a ready-made split, 0 for training, comes before time:
+        interactions of validation and test then know only those of earlier parts."""
         is_first = np.ones(len(user), dtype=bool)
         is_first[1:] = user[1:] != user[:-1]
         rows = np.arange(len(user), dtype=np.int32)
         first_row = rows[is_first][np.cumsum(is_first, dtype=np.int32) - 1]
+        position = num_known = torch.from_numpy(rows - first_row)
+        if part is not None:
+            is_first[1:] |= part[1:] != part[:-1]
+            first_of_part = rows[is_first][np.cumsum(is_first, dtype=np.int32) - 1]
+            num_known = torch.from_numpy(np.where(part == 0, rows, first_of_part) - first_row)
         return cls(
             torch.from_numpy(user.astype(np.int32, copy=False)),
             torch.from_numpy(item.astype(np.int32, copy=False)),
-            torch.from_numpy(rows - first_row),
+            position,
+            num_known,
             features,
         )
 
@@ -90,14 +98,15 @@ class PrefixSamples:
 
     def lengths(self, rows: Tensor) -> Tensor:
         """Length of the history a model sees."""
-        return self.flat.position[rows.long()].clamp(max=self.max_length).long()
+        return self.flat.num_known[rows.long()].clamp(max=self.max_length).long()
 
     def cut(self, index: Tensor, width: int | None = None) -> Interaction:
         """The samples `index` as a batch, histories padded on the right with 0 to `width` or to the longest."""
         rows = self.rows[index].long()  # [B]
         length = self.lengths(rows)  # [B]
         steps = torch.arange(width or int(length.max()))  # [L]
-        source = (rows - length)[:, None] + steps  # [B, L]
+        end = rows - self.flat.position[rows] + self.flat.num_known[rows]  # [B] row after the history
+        source = (end - length)[:, None] + steps  # [B, L]
         padding = steps >= length[:, None]  # [B, L]
         source[padding] = 0
         batch = {
@@ -115,7 +124,7 @@ class PrefixSamples:
 
     def with_history(self, shortest: int, longest: int | None) -> "PrefixSamples":
         """Only samples with at least `shortest` and at most `longest` items before their target."""
-        before = self.flat.position[self.rows.long()]
+        before = self.flat.num_known[self.rows.long()]
         is_kept = before >= shortest
         if longest is not None:
             is_kept &= before <= longest
@@ -140,8 +149,8 @@ class PrefixSamples:
     def full_histories(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """(row in the batch, item) of everything before the targets, however long ago: what a user has had."""
         rows = self.rows[index].long()
-        length = self.flat.position[rows].long()
+        length = self.flat.num_known[rows].long()
         batch_row = torch.repeat_interleave(torch.arange(len(rows)), length)
         within = torch.arange(len(batch_row)) - torch.repeat_interleave(length.cumsum(0) - length, length)
-        source = torch.repeat_interleave(rows - length, length) + within
+        source = torch.repeat_interleave(rows - self.flat.position[rows], length) + within
         return batch_row, self.flat.item[source].long()

@@ -20,13 +20,25 @@ if TYPE_CHECKING:  # it brings RecBole and torch along
 SOURCES: tuple[ModuleType, ...] = (amazon, amazon_2023, recbole_archives)
 
 
+def interaction_files(config: "Config") -> list[Path]:
+    """<dataset>.inter, or the files of a ready-made split."""
+    names = config["benchmark_filename"]
+    middles = [""] if names is None else [f".{name}" for name in names]
+    return [Path(config["data_path"]) / f"{config.dataset}{middle}.inter" for middle in middles]
+
+
 def check_files(config: "Config") -> None:
     folder = Path(config["data_path"])
     if not _is_there(config.dataset, folder):
         fetch(config.dataset, folder, {source.URL_KEY: config[source.URL_KEY] for source in SOURCES})
-    if not (folder / f"{config.dataset}.inter").exists():
+    for path in interaction_files(config):
+        if path.exists():
+            continue
+        if config["benchmark_filename"] is not None:
+            raise UserError(f"benchmark_filename: {path} does not exist")
         raise UserError(
-            f"{folder} has ready-made parts of {config.dataset}, and no {config.dataset}.inter, which is needed"
+            f"{folder} has ready-made parts of {config.dataset} and no {path.name}: name the parts, as in "
+            "benchmark_filename: [train, valid, test]"
         )
     _check_features(config, folder / f"{config.dataset}.item")
 

@@ -1,17 +1,28 @@
-"""Training, validation and test data: leave-last-out, and the training samples that are asked for."""
+"""Training, validation and test data: each interaction belongs to one of them, and the training samples asked for.
+
+A target is an interaction with a history: the user's interactions before it, whatever their part (in a ready-made
+split: those of earlier files). Each held-out target is a row of its own; only leave-last-out has one a user.
+"""
 
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
+from recbole_diffgrm.config.protocol import held_out_parts, to_seconds
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.sequences import FlatSequences, PrefixSamples
 from recbole_diffgrm.errors import UserError
+
+TRAIN, VALID, TEST = range(3)
+PART_NAMES = ("training", "validation", "test")
+# Unix time above this counts milliseconds: in seconds it would be after the year 5000.
+LARGEST_SECONDS = 1e11
 
 
 @dataclass(frozen=True)
@@ -22,6 +33,7 @@ class Split:
     train: FlatSequentialDataset
     valid: FlatSequentialDataset
     test: FlatSequentialDataset
+    part_of_row: Tensor  # [N] int8: TRAIN, VALID or TEST, for each row of the flat arrays
 
     @property
     def parts(self) -> tuple[FlatSequentialDataset, ...]:
@@ -34,12 +46,8 @@ class Split:
 
     @cached_property
     def training_rows(self) -> Tensor:
-        """Rows of the flat arrays that training may look at: all but the targets of validation and test."""
-        flat = self.dataset.inter_feat.flat
-        is_free = torch.ones(len(flat.item), dtype=torch.bool)
-        for part in (self.valid, self.test):
-            is_free[part.inter_feat.rows.long()] = False
-        return torch.nonzero(is_free).squeeze(1)
+        """Rows of the flat arrays that training may look at."""
+        return torch.nonzero(self.part_of_row == TRAIN).squeeze(1)
 
     @cached_property
     def popularity(self) -> Tensor:
@@ -55,22 +63,55 @@ class Split:
         item, count = torch.unique(flat.item[rows[flat.position[rows] > 0]], return_counts=True)
         return Counter(dict(zip(item.tolist(), count.tolist())))
 
+    def statistics(self) -> dict[str, int]:
+        """Of the held-out interactions."""
+        targets = [part.inter_feat[self.dataset.iid_field] for part in (self.valid, self.test)]
+        return {
+            "valid_targets": len(self.valid),
+            "test_targets": len(self.test),
+            "test_targets_not_in_training": int((self.popularity[targets[1]] == 0).sum()),
+            "held_out_without_history": int((self.part_of_row != TRAIN).sum()) - sum(map(len, targets)),
+        }
+
 
 def make_split(config, dataset: FlatSequentialDataset) -> Split:
     if isinstance(dataset.inter_feat, pd.DataFrame):
         dataset._change_feat_format()
-    mode = config["eval_args"]["split"]["LS"]
-    parts = leave_last_out(dataset.inter_feat.flat, mode)
-    needed = {"valid_and_test": ("validation", "test"), "valid_only": ("validation",), "test_only": ("test",)}[mode]
-    for name, part in zip(("training", "validation", "test"), parts):
-        if len(part) == 0 and name in ("training", *needed):
-            raise UserError(
-                f"{dataset.dataset_name} is too small for the split {mode}: no {name} sample "
-                f"({dataset.user_num - 1} users, {len(dataset.inter_feat)} interactions; a user needs at least 4)"
-            )
-    train, valid, test = (dataset.inter_feat.select(part) for part in parts)
+    flat = dataset.inter_feat.flat
+    part_of_row = _assign_parts(config, dataset)
+    rows = [torch.nonzero((part_of_row == part) & (flat.num_known > 0)).squeeze(1).int() for part in range(3)]
+    for part in (TRAIN, *({"valid": VALID, "test": TEST}[name] for name in held_out_parts(config))):
+        if len(rows[part]) == 0:
+            raise UserError(_describe_lack(config, dataset, PART_NAMES[part]))
+    train, valid, test = map(dataset.inter_feat.select, rows)
     train = _select_training_samples(config, dataset.dataset_name, train)
-    return Split(dataset, *(dataset.copy(part) for part in (train, valid, test)))
+    return Split(dataset, dataset.copy(train), dataset.copy(valid), dataset.copy(test), part_of_row)
+
+
+def _assign_parts(config, dataset: FlatSequentialDataset) -> Tensor:
+    flat = dataset.inter_feat.flat
+    if dataset.ready_made_parts is not None:
+        return dataset.ready_made_parts
+    ((kind, value),) = config["eval_args"]["split"].items()
+    if kind == "LS":
+        return leave_last_out(flat, value)
+    if kind == "RS":
+        return split_by_ratio(flat, value)
+    return split_by_time(flat.features[dataset.time_field].numpy(), value)
+
+
+def _describe_lack(config, dataset: FlatSequentialDataset, name: str) -> str:
+    size = f"{dataset.user_num - 1} users, {len(dataset.inter_feat)} interactions"
+    if dataset.ready_made_parts is not None:
+        return f"{dataset.dataset_name}: the files of benchmark_filename have no {name} sample ({size})"
+    ((kind, value),) = config["eval_args"]["split"].items()
+    if kind == "LS":
+        size += "; a user needs at least 4"
+    if kind == "TS":
+        times = dataset.inter_feat.flat.features[dataset.time_field]
+        size += f" from time {times.min().item()} to {times.max().item()}"
+    split = value if kind == "LS" else f"{kind} {value}"
+    return f"{dataset.dataset_name} is too small for the split {split}: no {name} sample ({size})"
 
 
 def sample_users(part: FlatSequentialDataset, count: int | None, seed: int) -> FlatSequentialDataset:
@@ -95,26 +136,65 @@ def _select_training_samples(config, name: str, samples: PrefixSamples) -> Prefi
     return chosen.select(chosen.rows.repeat_interleave(config["train_repeat"]))
 
 
-def leave_last_out(flat: FlatSequences, mode: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of the training, validation and test targets: RecBole's leave-one-out, without its loops.
+def leave_last_out(flat: FlatSequences, mode: str) -> Tensor:
+    """[N] part of each interaction: RecBole's leave-one-out, without its loops.
 
-    A user's samples are all interactions but the first. The last is for test, the one before for validation, but at
+    A user's targets are all interactions but the first. The last is for test, the one before for validation, but at
     least one stays for training, so short sequences give up validation first.
     """
-    samples = torch.nonzero(flat.position > 0).squeeze(1).int()
-    user = flat.user[samples.long()]
-    is_last = torch.ones(len(samples), dtype=torch.bool)
-    is_last[:-1] = user[1:] != user[:-1]
-    last = torch.nonzero(is_last).squeeze(1)  # [U] index of each user's last sample
-    count = torch.diff(last, prepend=torch.tensor([-1]))  # [U] samples of each user
-    test = last[count >= 2]
-    valid = last[count >= 3] - 1
-    empty = test[:0]
-    if mode == "valid_only":
-        valid, test = test, empty
-    elif mode == "test_only":
-        valid = empty
-    is_train = torch.ones(len(samples), dtype=torch.bool)
-    is_train[valid] = False
-    is_train[test] = False
-    return samples[is_train], samples[valid], samples[test]
+    last = _last_rows(flat)
+    num_targets = flat.position[last]
+    part = torch.zeros(len(flat.user), dtype=torch.int8)
+    part[last[num_targets >= 2]] = VALID if mode == "valid_only" else TEST
+    if mode == "valid_and_test":
+        part[last[num_targets >= 3] - 1] = VALID
+    return part
+
+
+def split_by_ratio(flat: FlatSequences, ratios: list[float]) -> Tensor:
+    """[N] part of each interaction: each user's targets, in order of time, cut as RecBole cuts them."""
+    num_targets = flat.position[_last_rows(flat)].long()  # [U]
+    ends = torch.zeros(int(num_targets.max()) + 1, 2, dtype=torch.int32)
+    for total in torch.unique(num_targets).tolist():
+        num_train, num_valid, _ = count_by_ratio(total, ratios)
+        ends[total, 0], ends[total, 1] = num_train, num_train + num_valid
+    ends = ends[torch.repeat_interleave(num_targets, num_targets + 1)]  # [N, 2]: of the user of each row
+    number = flat.position - 1  # of a target among its user's, from 0
+    return ((number >= ends[:, 0]).to(torch.int8) + (number >= ends[:, 1])).masked_fill(number < 0, TRAIN)
+
+
+def count_by_ratio(total: int, ratios: list[float]) -> list[int]:
+    """How many of a user's targets each part gets. RecBole's rule: shares are rounded down, training takes the rest;
+    then a part whose share is below one target takes one from training, test first, while training keeps one."""
+    shares = [ratio / sum(ratios) * total for ratio in ratios]
+    counts = [0, *map(int, shares[1:])]
+    counts[TRAIN] = total - sum(counts)
+    for part in (TEST, VALID):
+        if counts[TRAIN] <= 1:
+            break
+        if 0 < shares[part] < 1:
+            counts[part] += 1
+            counts[TRAIN] -= 1
+    return counts
+
+
+def split_by_time(times: np.ndarray, points: list[Any]) -> Tensor:
+    """[N] part of each interaction: validation begins at the first point, test at the second, wherever a user's
+    sequence stands. `points`: two times, or three shares of all interactions; equal times are never separated."""
+    if len(points) == 3:
+        ordered = np.sort(times)
+        shares = np.cumsum(points)[:2] / np.sum(points)
+        numbers = np.rint(shares * len(times)).astype(int)
+        starts = [ordered[number] if number < len(times) else np.inf for number in numbers]
+    elif isinstance(points[0], str):
+        unit = 1000 if times.max() > LARGEST_SECONDS else 1
+        starts = [unit * to_seconds(point) for point in points]
+    else:
+        starts = points
+    part = sum((times >= float(start)).astype(np.int8) for start in starts)
+    return torch.from_numpy(part)
+
+
+def _last_rows(flat: FlatSequences) -> Tensor:
+    """[U] row of each user's last interaction: the one before a first."""
+    return torch.nonzero(flat.position.roll(-1) == 0).squeeze(1)

@@ -14,6 +14,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from recbole_diffgrm.config.build import WITHOUT_EFFECT
+from recbole_diffgrm.data.source import interaction_files
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments.result import RESULT_FILE, RunResult
 from recbole_diffgrm.files import file_sha256, write_text
@@ -109,13 +110,14 @@ def run_hash(config, weights: RunResult | None = None) -> str:
 def hash_data(config) -> str:
     """Of the data files: other data under the same name is another run."""
     folder, model_class = Path(config["data_path"]), config.model_class
-    paths = [folder / f"{config.dataset}.inter"]
+    required = interaction_files(config)
+    paths = list(required)
     paths += [folder / f"{config.dataset}.{suffix}" for suffix in ("user", "item") if suffix in config["load_col"]]
     if model_class.needs_sids(config):
         paths += input_files(config, with_text_vectors=model_class.needs_text_vectors(config))
     digest = hashlib.sha256()
     for path in dict.fromkeys(paths):
-        if path == paths[0] or path.is_file():
+        if path in required or path.is_file():
             digest.update(bytes.fromhex(file_sha256(path)))
     if model_class.needs_sids(config) and config["sid_file"]:  # separately: it may be one of the files above
         path = Path(config["sid_file"])

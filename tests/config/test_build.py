@@ -1,10 +1,13 @@
 """Merging layers, checking them, and what they make together."""
 
+from datetime import date
+
 import pytest
 
 from recbole_diffgrm import UserError
 from recbole_diffgrm.config import layers
-from recbole_diffgrm.config.build import change_config
+from recbole_diffgrm.config.build import change_config, metric_names
+from recbole_diffgrm.config.protocol import held_out_parts, to_seconds
 from recbole_diffgrm.models import build_config
 
 
@@ -95,12 +98,28 @@ def test_keys_of_the_tokenizer_are_for_models_with_semantic_ids():
         ({"initializer_range": "wide"}, "initializer_range"),
         ({"valid_metric": "NDCG@7"}, "not among metrics x topk"),
         ({"valid_metric": "0.5*NDCG@10 0.5*Recall@10"}, "cannot read"),
-        ({"valid_metric": "NDCG"}, "cannot read"),
+        ({"valid_metric": "NDCG"}, "not among metrics x topk"),
+        ({"valid_metric": "GAUC"}, "not among metrics x topk"),
         ({"topk": [20]}, "not among metrics x topk"),
         ({"metrics": ["NDGC"]}, "Did you mean NDCG"),
         ({"metrics": ["AUC"]}, "not available"),
-        ({"eval_args": {"split": {"RS": [0.8, 0.1, 0.1]}}}, "split must be"),
-        ({"eval_args": {"mode": "uni100"}}, "mode must be full"),
+        ({"eval_args": {"split": {"RS": [0.8, 0.2]}}}, "split must be"),
+        ({"eval_args": {"split": {"RS": [0.8, 0.1, -0.1]}}}, "split must be"),
+        ({"eval_args": {"split": {"RS": [1, 0, 0]}}}, "split must be"),
+        ({"eval_args": {"split": {"TS": [0, 0.5, 0.5]}}}, "split must be"),
+        ({"eval_args": {"split": {"TS": 0.5}}}, "split must be"),
+        ({"eval_args": {"split": {"TS": [1, "2014-01-01"]}}}, "two numbers or two ISO dates"),
+        ({"eval_args": {"split": {"TS": ["last year", "now"]}}}, "two numbers or two ISO dates"),
+        ({"eval_args": {"split": {"TS": [date(2014, 2, 1), "2014-01-01"]}}}, "2014-02-01.*before the test"),
+        ({"eval_args": {"split": {"LS": "valid_and_test", "TS": [1, 2]}}}, "split must be"),
+        ({"eval_args": {"group_by": "none"}}, "group_by must be user"),
+        ({"eval_args": {"mode": "uni"}}, "mode must be full"),
+        ({"eval_args": {"mode": "labeled"}}, "mode must be full"),
+        ({"eval_args": {"mode": {"train": "full"}}}, "mode must be full"),
+        ({"eval_args": {"mode": "uni100"}, "metrics": ["NDCG", "ItemCoverage"]}, "ItemCoverage reads whole lists"),
+        ({"benchmark_filename": ["train", "test"]}, "three names"),
+        ({"benchmark_filename": ["a", "b", "c"], "eval_args": {"split": {"TS": [1, 2]}}}, "leave split out"),
+        ({"benchmark_filename": ["a", "b", "c"], "user_inter_num_interval": "[5,inf)"}, "taken as they are"),
         ({"eval_args": {"splits": 1}}, "eval_args"),
         ({"train_neg_sample_args": {"distribution": "uniform", "sample_num": 1}}, "loss_type CE"),
         ({"models": {"SasRec": {}}}, "Did you mean SASRec"),
@@ -188,6 +207,48 @@ def test_runs_from_before_a_key_that_affects_nothing():
     assert change_config(config.model_class, "ml-100k", older, {"save_topk": 3})["log_mlflow"] is False
     with pytest.raises(UserError, match="epochs has no value"):
         change_config(config.model_class, "ml-100k", {k: v for k, v in older.items() if k != "epochs"}, {})
+
+
+def test_one_way_to_write_a_protocol(tmp_path):
+    """RecBole's other spellings, and dates as YAML reads them."""
+    file = tmp_path / "c.yaml"
+    file.write_text("eval_args: {split: {TS: [2014-01-01, 2014-04-01T12:00:00]}, mode: {valid: full, test: full}}\n")
+    config = build_config("SASRec", "ml-100k", [file])
+    split = {"TS": ["2014-01-01", "2014-04-01T12:00:00"]}
+    assert config.values["eval_args"] == {"split": split, "group_by": "user", "order": "TO", "mode": "full"}
+    assert to_seconds("2014-01-01") == 1388534400 and to_seconds("2014-01-01T01:00:00+01:00") == 1388534400
+
+    def mode(value):
+        return build_config("SASRec", "ml-100k", overrides={"eval_args": {"mode": value}}).values["eval_args"]["mode"]
+
+    assert mode({"valid": "uni100"}) == mode("uni100") == "uni100"  # as RecBole reads it
+    assert mode({"valid": "uni50", "test": "full"}) == {"valid": "uni50", "test": "full"}
+
+
+@pytest.mark.parametrize(
+    ("split", "parts"),
+    [
+        ({"LS": "test_only"}, ("test",)),
+        ({"TS": [5, 5]}, ("test",)),
+        ({"TS": [5, 6]}, ("valid", "test")),
+        ({"RS": [0.8, 0.2, 0]}, ("valid",)),
+        ({"RS": [8, 1, 1]}, ("valid", "test")),
+    ],
+)
+def test_held_out_parts(split, parts):
+    assert held_out_parts(build_config("SASRec", "ml-100k", overrides={"eval_args": {"split": split}})) == parts
+
+
+def test_gauc_has_no_cut_off():
+    config = build_config("SASRec", "ml-100k", overrides={"metrics": ["NDCG", "GAUC"], "valid_metric": "GAUC"})
+    assert metric_names(config.values) == ["NDCG@5", "NDCG@10", "GAUC"]
+    assert config.valid_metric_terms.score({"gauc": 0.75}) == 0.75
+
+
+def test_sampled_validation_has_no_metrics_on_sids():
+    settings = {"eval_args": {"mode": {"valid": "uni20", "test": "full"}}, "valid_metric": "sid_ndcg@10"}
+    with pytest.raises(UserError, match="sid_ndcg@10 is not among"):
+        build_config("DiffGRM", "ml-100k", overrides=settings)
 
 
 def test_no_gpu_on_request():

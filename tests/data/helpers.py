@@ -21,7 +21,7 @@ def as_tuples(batch) -> list[tuple]:
 
 
 @contextlib.contextmanager
-def stock_config(config):
+def stock_config(config, **changes):
     """RecBole's own Config on the same settings."""
     from recbole.config import Config
 
@@ -37,6 +37,7 @@ def stock_config(config):
                 "seq_separator": config["seq_separator"],
                 "eval_args": {"split": {"LS": "valid_and_test"}, "order": "TO", "mode": "full"},
                 "train_neg_sample_args": None,
+                **changes,
             },
         )
     finally:

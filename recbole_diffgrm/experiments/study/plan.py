@@ -30,6 +30,7 @@ import yaml
 
 from recbole_diffgrm.config.build import Config, metric_names
 from recbole_diffgrm.config.layers import is_text_key, preset_layers, read_yaml
+from recbole_diffgrm.config.protocol import held_out_parts, is_sampled
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments.pipeline import retest_config
 from recbole_diffgrm.models import build_config, get_model
@@ -186,10 +187,13 @@ def _plan_run(name: str, run: Any, common: dict[str, Any], earlier: Mapping[str,
 
 
 def _check_metrics(config: Config, name: str) -> None:
-    """The page shows Recall@10 and NDCG@10, and a run is selected by validation."""
+    """The page shows Recall@10 and NDCG@10 of the whole catalogue, and a run is selected by validation."""
     missing = REQUIRED_METRICS - {metric.lower() for metric in metric_names(config.values)}
-    if missing or config["eval_args"]["split"]["LS"] != "valid_and_test":
-        raise UserError(f"{name}: a study needs Recall@10 and NDCG@10, and the split valid_and_test")
+    if missing or held_out_parts(config) != ("valid", "test") or is_sampled(config):
+        raise UserError(
+            f"{name}: a study needs Recall@10 and NDCG@10, mode full, and a split with validation and test, such as "
+            "valid_and_test"
+        )
 
 
 def _check_keys(content: Any, known: Mapping[str, type], required: set[str], where: str) -> None:
