@@ -137,21 +137,29 @@ def _retest(run_dir: Any, options: dict[str, Any]) -> int:
 def _print_result(result) -> int:
     from tabulate import tabulate
 
-    from recbole_diffgrm.evaluation.ranks import LEVELS, RANKINGS
+    from recbole_diffgrm.config.protocol import eval_mode
+    from recbole_diffgrm.evaluation.groups import TITLES
+    from recbole_diffgrm.evaluation.ranks import LEVELS, describe_ranking
     from recbole_diffgrm.evaluation.sid_metrics import describe_shares, is_sid_metric
+    from recbole_diffgrm.evaluation.significance import TESTED_METRIC
 
     epochs = f", best epoch {result.best_epoch} of {result.epochs}" if result.epochs else ""
     print(f"\n{result.dataset}, seed {result.seed}{epochs}")
-    parts = {"validation": result.valid}
-    parts |= {f"test, {RANKINGS[ranking]}": metrics for ranking, metrics in result.test.items()}
-    names = next((list(metrics) for metrics in reversed(parts.values()) if metrics), [])
+    valid_mode, test_mode = (eval_mode(result.config, part) for part in ("valid", "test"))
+    parts = {"validation" + (f", {valid_mode}" if valid_mode != "full" else ""): result.valid}
+    parts |= {f"test, {describe_ranking(ranking, test_mode)}": metrics for ranking, metrics in result.test.items()}
+    names = dict.fromkeys(name for metrics in parts.values() for name in metrics)
     for level, words in LEVELS.items():
         of_level = [name for name in names if is_sid_metric(name) == (level == "sid")]
-        if of_level:
-            rows = [(part, *(metrics[name] for name in of_level)) for part, metrics in parts.items() if metrics]
+        rows = [(part, *map(metrics.get, of_level)) for part, metrics in parts.items() if set(of_level) & set(metrics)]
+        if rows:
             print("\n" + tabulate(rows, [f"{result.model}, {words}", *of_level], floatfmt=".4f"))
     if result.sid_shares:
         print("\n" + describe_shares(result.sid_shares))
+    for grouping, lines in next(iter(result.groups.values()), {}).items():
+        cells = [(line["group"], line["targets"], line[TESTED_METRIC]) for line in lines]
+        head = [f"test, {TITLES[grouping]}", "targets", TESTED_METRIC]
+        print("\n" + tabulate(cells, head, floatfmt=("", "", ".4f"), disable_numparse=[0]))
     print(f"\nresults: {result.run_dir}")
     return 0
 

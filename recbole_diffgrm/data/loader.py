@@ -67,19 +67,27 @@ class EvalBatch(NamedTuple):
     interaction: Interaction
     target: Tensor  # [B]
     seen: tuple[Tensor, Tensor]  # (row, item) of the users' whole histories
+    negatives: Tensor | None = None  # [B, n] items that the target is ranked against; None: all
 
 
 class EvalLoader:
-    """Validation or test users, sorted by history length so that trimmed batches stay narrow."""
+    """Validation or test targets, sorted by history length so that trimmed batches stay narrow."""
 
     def __init__(
-        self, config, dataset: FlatSequentialDataset, trim: bool, batch_size: int, item_counts: Counter | None = None
+        self,
+        config,
+        dataset: FlatSequentialDataset,
+        trim: bool,
+        batch_size: int,
+        item_counts: Counter | None = None,
+        negatives: Tensor | None = None,
     ):
         self.dataset = dataset
         self.samples = dataset.inter_feat
         self.trim = trim
         self.batch_size = batch_size
         self.item_counts = item_counts or Counter()  # in training, for metrics of popularity
+        self.negatives = negatives  # [samples, n] items that each target is ranked against; None: all
         self.transform = construct_transform(config)
         if isinstance(self.transform, MaskItemSequence):  # random masks, for training only
             self.transform = None
@@ -93,7 +101,8 @@ class EvalLoader:
             target = batch[self.dataset.iid_field]
             if self.transform:
                 batch = self.transform(self.dataset, batch)
-            yield index, EvalBatch(batch, target, self.samples.full_histories(index))
+            negatives = None if self.negatives is None else self.negatives[index]
+            yield index, EvalBatch(batch, target, self.samples.full_histories(index), negatives)
 
 
 class _NegativeItems:

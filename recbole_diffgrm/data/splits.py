@@ -119,8 +119,10 @@ def sample_users(part: FlatSequentialDataset, count: int | None, seed: int) -> F
     if count is None:
         return part
     samples = part.inter_feat
-    chosen = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))[:count].sort().values
-    return part.copy(samples.select(samples.rows[chosen]))
+    users, number = torch.unique_consecutive(samples[part.uid_field], return_inverse=True)
+    is_chosen = torch.zeros(len(users), dtype=torch.bool)
+    is_chosen[torch.randperm(len(users), generator=torch.Generator().manual_seed(seed))[:count]] = True
+    return part.copy(samples.select(samples.rows[is_chosen[number]]))
 
 
 def _select_training_samples(config, name: str, samples: PrefixSamples) -> PrefixSamples:

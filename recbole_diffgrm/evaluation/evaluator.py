@@ -1,4 +1,4 @@
-"""One pass over validation or test users: ranks of the targets and RecBole's own metrics, at full precision.
+"""One pass over validation or test targets: ranks of the targets and RecBole's own metrics, at full precision.
 
 A model's candidates are computed once per batch and ranked in one or two ways (evaluation.ranks).
 """
@@ -20,7 +20,7 @@ from recbole_diffgrm.evaluation.sid_metrics import sid_metrics, sid_shares
 from recbole_diffgrm.evaluation.significance import TESTED_K
 from recbole_diffgrm.generation.item_ranking import SeenPairs
 from recbole_diffgrm.models.base import ModelInterface
-from recbole_diffgrm.models.candidates import NOT_RANKED, Candidates
+from recbole_diffgrm.models.candidates import NOT_RANKED, Candidates, unique_pairs
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Evaluation:
     """Of one ranking."""
 
     metrics: dict[str, float]  # such as ndcg@10, unrounded; sid_*: hits on SIDs, all others: on items
-    ranks: Tensor  # [users] int32 rank of each user's target item from 1, in the order of the dataset's samples
-    top: Tensor | None  # [users, k] int32 item numbers, best first
-    sid_ranks: Tensor | None = None  # [users] int32 rank of the target's SID
+    ranks: Tensor  # [targets] int32 rank of each target item from 1, in the order of the dataset's samples
+    top: Tensor | None  # [targets, k] int32 item numbers, best first
+    sid_ranks: Tensor | None = None  # [targets] int32 rank of the target's SID
     sid_shares: dict[str, float] = field(default_factory=dict)
 
     def named_ranks(self, ranking: str) -> dict[str, Tensor]:
@@ -58,9 +58,9 @@ def evaluate(
     """{ranking: evaluation} from one pass of the model; by default of the ranking asked for alone. The `save_top` best
     items of each user are kept for the first ranking. `validation`: a model may spend less on each user."""
     rankings = rankings or [asked_ranking(config)]
+    has_sids = model.needs_sids(config) and loader.negatives is None  # sampled items have no ranking of SIDs
     tallies = {
-        ranking: _Tally(config, loader, 0 if number else save_top, model.needs_sids(config))
-        for number, ranking in enumerate(rankings)
+        ranking: _Tally(config, loader, 0 if number else save_top, has_sids) for number, ranking in enumerate(rankings)
     }
     depth = max(tally.depth for tally in tallies.values())
     model.eval()
@@ -72,8 +72,9 @@ def evaluate(
             target = batch.target.to(device)
             candidates = model.candidates(batch.interaction.to(device), depth, validation)
             seen = (batch.seen[0].to(device), batch.seen[1].to(device))
+            negatives = None if batch.negatives is None else batch.negatives.to(device)
             for ranking, tally in tallies.items():
-                tally.add(index, target, candidates, seen if ranking == "unseen" else None)
+                tally.add(index, target, candidates, seen if ranking == "unseen" else None, negatives)
             bar.update(len(index))
     return {ranking: tally.evaluation() for ranking, tally in tallies.items()}
 
@@ -89,14 +90,29 @@ class _Tally:
         self.save_top = min(save_top, loader.dataset.item_num - 1)
         self.width = max(self.save_top, self.longest if "rec.items" in self.needs else 0)
         self.depth = max(self.width, self.longest, TESTED_K)
-        num_users = len(loader.samples)
-        self.ranks = torch.full((num_users,), NOT_RANKED, dtype=torch.int32)
+        num_targets = len(loader.samples)
+        self.ranks = torch.full((num_targets,), NOT_RANKED, dtype=torch.int32)
         self.sid_ranks = self.ranks.clone() if has_sids else None
-        self.top = torch.zeros(num_users, self.width, dtype=torch.int32)
+        self.mean_rank = torch.zeros(num_targets, 3, dtype=torch.float64) if "rec.meanrank" in self.needs else None
+        self.top = torch.zeros(num_targets, self.width, dtype=torch.int32)
         self.sid_counts: Counter[str] = Counter()
 
-    def add(self, index: Tensor, target: Tensor, candidates: Candidates, exclude: SeenPairs | None) -> None:
-        self.ranks[index] = candidates.target_rank(target, exclude).cpu()
+    def add(
+        self,
+        index: Tensor,
+        target: Tensor,
+        candidates: Candidates,
+        exclude: SeenPairs | None,
+        negatives: Tensor | None,
+    ) -> None:
+        if negatives is None:
+            ranks = candidates.target_rank(target, exclude)
+        else:
+            ranks = candidates.sampled_target_rank(target, negatives, exclude)
+        self.ranks[index] = ranks.cpu()
+        if self.mean_rank is not None:
+            ranks = ranks if negatives is not None else candidates.full_target_rank(target, exclude)
+            self.mean_rank[index] = _mean_rank(ranks, self._count_ranked(exclude, negatives, len(target)))
         if self.sid_ranks is not None:
             sid_ranks = candidates.sid_target_rank(target, exclude)
             assert sid_ranks is not None
@@ -106,11 +122,22 @@ class _Tally:
             items = candidates.top_k(self.width, exclude).items
             self.top[index, : items.shape[1]] = items.int().cpu()
 
+    def _count_ranked(self, exclude: SeenPairs | None, negatives: Tensor | None, num_targets: int) -> Tensor:
+        """[B] items in the ranking of each target."""
+        num_items: int = self.loader.dataset.item_num
+        if negatives is not None:
+            return torch.full((num_targets,), negatives.shape[1] + 1)
+        if exclude is None:
+            return torch.full((num_targets,), num_items - 1)
+        return num_items - 1 - torch.bincount(unique_pairs(exclude, num_items)[0].cpu(), minlength=num_targets)
+
     def evaluation(self) -> Evaluation:
         collected = DataStruct()
         collected.set("rec.topk", _hits(self.ranks, self.longest))
         if "rec.items" in self.needs:
             collected.set("rec.items", self.top[:, : self.longest].long())
+        if self.mean_rank is not None:
+            collected.set("rec.meanrank", self.mean_rank)
         collected.set("data.num_items", self.loader.dataset.item_num)
         collected.set("data.count_items", self.loader.item_counts)
         metrics = {name: float(value) for name, value in self.evaluator.evaluate(collected).items()}
@@ -119,6 +146,13 @@ class _Tally:
             return Evaluation(metrics, self.ranks, top)
         metrics |= sid_metrics(self.sid_ranks, self.config["topk"])
         return Evaluation(metrics, self.ranks, top, self.sid_ranks, sid_shares(self.sid_counts, self.longest))
+
+
+def _mean_rank(ranks: Tensor, num_ranked: Tensor) -> Tensor:
+    """RecBole's rec.meanrank: [B, 3] the target's rank, the number of ranked items, the number of targets (one). A
+    target that is filtered out counts as the last."""
+    ranks = ranks.cpu()
+    return torch.stack((torch.minimum(ranks, num_ranked), num_ranked, torch.ones_like(num_ranked)), 1).double()
 
 
 def _hits(ranks: Tensor, longest: int) -> Tensor:

@@ -24,6 +24,13 @@ def rank_name(level: str, ranking: str) -> str:
     return f"{level}_{ranking}"
 
 
+def describe_ranking(ranking: str, mode: str) -> str:
+    """In words. `mode`: of eval_args; what is not the whole catalogue is never called so."""
+    if mode == "full":
+        return RANKINGS[ranking]
+    return f"sampled items ({mode})" + (f", {RANKINGS[ranking]}" if ranking == "unseen" else "")
+
+
 def save_ranks(run_dir: Path, users: Array, targets: Array, ranks: Mapping[str, Any]) -> None:
-    """ranks.npz: test users, their targets, and the rank of each target by `rank_name`."""
+    """ranks.npz: each test target with its user, and its rank by `rank_name`."""
     np.savez_compressed(run_dir / RANKS_FILE, user=users, target=targets, **ranks)

@@ -3,10 +3,12 @@
 comparison.json, beside comparison.md, .csv and .png:
 
     {"dataset": "ml-100k",
+     "mode": "full",                                                   ranked against; sampled items: uni100, pop100
      "best": {"item_all": "SASRec", "item_unseen": "SASRec"},          model with the highest mean NDCG@10, per key
      "models": [{"model": "DiffGRM",
                  "p_values": {"item_all": 0.01, "item_unseen": 0.2},   against the best model; none for the best itself
                  "mean": {"all": {"ndcg@10": 0.1, "sid_ndcg@10": 0.2, ...}, "unseen": {...}},   over seeds
+                 "groups": {"all": {"history_length": [{"group": "1-5", "targets": 9, "ndcg@10": 0.1, ...}, ...], ...}},
                  "runs": [{"seed": 1, "run_dir": "runs/...", "test": {"all": {...}, "unseen": {...}}}, ...],
                  "errors": []}, ...]}
 
@@ -27,14 +29,17 @@ from typing import Any
 import numpy as np
 
 from recbole_diffgrm.config.build import Config, metric_names
+from recbole_diffgrm.config.protocol import eval_mode, held_out_parts
 from recbole_diffgrm.data.frame import Dataset
 from recbole_diffgrm.data.source import check_files
 from recbole_diffgrm.errors import Interrupted, UserError
+from recbole_diffgrm.evaluation.groups import TITLES
 from recbole_diffgrm.evaluation.ranks import RANKINGS, rank_name
 from recbole_diffgrm.evaluation.sid_metrics import SID_SHARES, is_sid_metric
+from recbole_diffgrm.evaluation.significance import TESTED_METRIC
 from recbole_diffgrm.experiments import results_table
 from recbole_diffgrm.experiments.pipeline import run_config
-from recbole_diffgrm.experiments.results_table import Row, describe
+from recbole_diffgrm.experiments.results_table import NO_VALUE, Row, describe
 from recbole_diffgrm.files import write_json, write_text
 from recbole_diffgrm.models import build_config
 from recbole_diffgrm.training.tracking import check_installed
@@ -56,6 +61,11 @@ class Comparison:
         return [ranking for ranking in RANKINGS if ranking in tested] or ["all"]
 
     @property
+    def mode(self) -> str:
+        """What the targets are ranked against in the test: `full`, or sampled items such as uni100."""
+        return next((eval_mode(run.config, "test") for row in self.rows for run in row.runs), "full")
+
+    @property
     def sid_metrics(self) -> list[str]:
         """Metrics on semantic IDs, of the models that have them."""
         tests = [metrics for row in self.rows for run in row.runs for metrics in run.test.values()]
@@ -63,9 +73,26 @@ class Comparison:
 
     def tables(self, style: str = "github") -> dict[str, str]:
         """{heading: table}: the item level in each ranking, and the SID level of the models with semantic IDs."""
-        tables = {describe("item", ranking): self._item_table(ranking, style) for ranking in self.rankings}
+        tables = {describe("item", ranking, self.mode): self._item_table(ranking, style) for ranking in self.rankings}
         if self.sid_metrics:
             tables[describe("sid", self.rankings[0])] = self._sid_table(style)
+        return tables
+
+    def group_tables(self, style: str = "github") -> dict[str, str]:
+        """{heading: NDCG@10 of each model by groups of targets}, in the configured ranking."""
+        tables = {}
+        for grouping, title in TITLES.items():
+            lines = {row.name: row.group_means(self.rankings[0]).get(grouping, []) for row in self.rows}
+            of_group: dict[tuple[str, int], dict[str, str]] = {
+                (line["group"], line["targets"]): {} for of_row in lines.values() for line in of_row
+            }
+            for name, of_row in lines.items():
+                for line in of_row:
+                    of_group[line["group"], line["targets"]][name] = f"{line[TESTED_METRIC]:.4f}"
+            if of_group:
+                body = [[*group, *(cells.get(name, NO_VALUE) for name in lines)] for group, cells in of_group.items()]
+                head = ["", "targets", *lines]
+                tables[f"NDCG@10 by {title}"] = results_table.format_table(body, head, style)
         return tables
 
     def _item_table(self, ranking: str, style: str) -> str:
@@ -135,8 +162,17 @@ def compare(
     first = configs[models[0]][0]
     metrics = [name.lower() for name in metric_names(first.values)]
     for config in itertools.chain(*configs.values()):
-        if config["eval_args"]["split"]["LS"] == "valid_only":
-            raise UserError("eval_args: a comparison needs test users, and the split valid_only has none")
+        if "test" not in held_out_parts(config):
+            raise UserError(
+                f"eval_args: a comparison needs test users, and the split {config['eval_args']['split']} has none"
+            )
+        for key in ("eval_args", "benchmark_filename"):
+            ours, theirs = config.values[key], first.values[key]
+            if ours != theirs:
+                raise UserError(
+                    f"{key}: {config.model} has {ours}, {first.model} has {theirs}: they can only be compared if split "
+                    "and ranked in the same way"
+                )
         if [name.lower() for name in metric_names(config.values)] != metrics:
             raise UserError(f"metrics and topk: those of {config.model} and {first.model} differ")
         check_files(config)
@@ -197,6 +233,8 @@ def _to_markdown(comparison: Comparison) -> str:
         parts += [f"## {heading[0].upper() + heading[1:]}", table]
     if comparison.sid_metrics:
         parts.append("; ".join(f"{name}: share {words}" for name, words in SID_SHARES.items()) + ".")
+    for heading, table in comparison.group_tables().items():
+        parts += [f"## {heading[0].upper() + heading[1:]}", table]
     seeds = sorted({run.seed for row in comparison.rows for run in row.runs})
     test = "p: paired t-test of the users' NDCG@10 (mean over seeds) against the best model."
     parts.append(f"Seeds: {', '.join(map(str, seeds))}. {test}")
@@ -208,12 +246,14 @@ def _to_json(comparison: Comparison) -> dict[str, Any]:
     """The layout is in the module's docstring."""
     return {
         "dataset": comparison.dataset,
+        "mode": comparison.mode,
         "best": comparison.best,
         "models": [
             {
                 "model": row.name,
                 "p_values": comparison.p_values[row.name],
                 "mean": {ranking: row.means(ranking) for ranking in comparison.rankings},
+                "groups": {ranking: row.group_means(ranking) for ranking in comparison.rankings},
                 "runs": [{"seed": run.seed, "run_dir": str(run.run_dir), "test": run.test} for run in row.runs],
                 "errors": [f"{type(error).__name__}: {error}" for error in row.errors],
             }
@@ -228,12 +268,12 @@ def _to_csv(comparison: Comparison) -> str:
     writer = csv.writer(text, lineterminator="\n")
     columns = [(metric, ranking) for ranking in RANKINGS for metric in [*comparison.metrics, *comparison.sid_metrics]]
     names = [metric if ranking == "all" else f"{metric}_{ranking}" for metric, ranking in columns]
-    writer.writerow(["model", "seed", *names, "best_epoch", "epochs", "run_dir"])
+    writer.writerow(["model", "seed", *names, "best_epoch", "epochs", "mode", "run_dir"])
     for row in comparison.rows:
         for run in row.runs:
             values = [run.test.get(ranking, {}).get(metric) for metric, ranking in columns]
             cells = ["" if value is None else repr(value) for value in values]
-            writer.writerow([row.name, run.seed, *cells, run.best_epoch, run.epochs, run.run_dir])
+            writer.writerow([row.name, run.seed, *cells, run.best_epoch, run.epochs, comparison.mode, run.run_dir])
     return text.getvalue()
 
 
@@ -255,6 +295,6 @@ def _draw(comparison: Comparison, path: Path) -> None:
             {row.name: [row.values(metric, ranking) for metric in metrics] for row in rows.values()},
             colors=[f"C{number}" for number in rows],  # a model has the same color in every panel
         )
-        axes.set_title(f"{comparison.dataset}, test, {describe(level, ranking)}")
+        axes.set_title(f"{comparison.dataset}, test, {describe(level, ranking, comparison.mode)}")
         axes.legend(frameon=False)
     results_table.save_figure(figure, path, dpi=150)

@@ -13,13 +13,16 @@ from recbole.utils import init_seed
 
 from recbole_diffgrm import memory
 from recbole_diffgrm.config.build import Config, change_config
+from recbole_diffgrm.config.protocol import eval_mode, parse_mode
 from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.frame import Dataset
 from recbole_diffgrm.data.loader import EvalLoader
+from recbole_diffgrm.data.negatives import sample_negatives
 from recbole_diffgrm.data.source import check_files
 from recbole_diffgrm.data.splits import Split, make_split, sample_users
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
+from recbole_diffgrm.evaluation.groups import Groups, group_metrics
 from recbole_diffgrm.evaluation.ranks import save_ranks
 from recbole_diffgrm.experiments import environment, item_table, run_directory
 from recbole_diffgrm.experiments.item_data import attach_item_data
@@ -34,6 +37,11 @@ from recbole_diffgrm.training.tracking import Tracking, check_installed, start_t
 from recbole_diffgrm.training.trainer import Progress
 
 logger = logging.getLogger(__name__)
+
+SAMPLED_METRICS = (
+    "metrics against sampled items are not those of the whole catalogue and may order models differently (Krichene & "
+    "Rendle, KDD 2020); compare them with numbers of the same mode only"
+)
 
 
 def run(
@@ -116,8 +124,8 @@ def _train_and_test(
     weights: RunResult | None,
 ) -> RunResult:
     described = environment.describe()  # now: the checkout may change while the run goes on
-    valid = _eval_loader(config, split, sample_users(split.valid, config["num_valid_users"], config["seed"]))
-    test = _eval_loader(config, split, split.test)
+    subset = sample_users(split.valid, config["num_valid_users"], config["seed"])
+    valid, test = _eval_loader(config, split, subset, "valid"), _eval_loader(config, split, split.test, "test")
     statistics = _describe_data(split, valid, test)
     item_table.save(config, split.dataset, run_dir)
     _prepare_process(config)
@@ -140,6 +148,7 @@ def _train_and_test(
         run_dir=run_dir,
         valid=valid_metrics,
         test={ranking: evaluation.metrics for ranking, evaluation in tested.items()},
+        groups={ranking: _group(config, split, evaluation) for ranking, evaluation in tested.items()},
         weights_of=weights.config_hash if weights else "",
         sid_shares=asked.sid_shares if asked else _validation_shares(progress),
         best_epoch=progress.best_epoch,
@@ -195,24 +204,48 @@ def _validate(config, model, valid: EvalLoader | None, stop: StopSignal) -> dict
     return evaluated[asked_ranking(config)].metrics
 
 
-def _eval_loader(config, split: Split, part: FlatSequentialDataset) -> EvalLoader | None:
+def _group(config, split: Split, evaluation: Evaluation) -> Groups:
+    """Metrics of a test by groups of its targets."""
+    samples = split.test.inter_feat
+    of_targets = {
+        "history_length": samples.flat.num_known[samples.rows.long()].numpy(),
+        "popularity": split.popularity[samples[split.dataset.iid_field]].numpy(),
+    }
+    return group_metrics(evaluation.ranks.numpy(), of_targets, config["topk"])
+
+
+def _eval_loader(config, split: Split, part: FlatSequentialDataset, name: str) -> EvalLoader | None:
     if len(part) == 0:
         return None
+    mode = eval_mode(config, name)
+    sampling, negatives = parse_mode(mode), None
+    if sampling:
+        logger.warning(f"{name}, mode {mode}: {SAMPLED_METRICS}")
+        negatives = sample_negatives(part.inter_feat, split.popularity, sampling, config["seed"])
     batch_size = users_per_batch(config, part.item_num)
-    return EvalLoader(config, part, config.model_class.variable_length, batch_size, split.target_counts)
+    return EvalLoader(config, part, config.model_class.variable_length, batch_size, split.target_counts, negatives)
 
 
 def _describe_data(split: Split, valid: EvalLoader | None, test: EvalLoader | None) -> dict[str, Any]:
     statistics = split.dataset.statistics() | {
         "train_samples": len(split.train),
-        "valid_users": len(valid.samples) if valid else 0,
-        "test_users": len(test.samples) if test else 0,
+        "valid_users": _count_users(valid),
+        "test_users": _count_users(test),
+        **split.statistics(),
     }
     logger.info(
         "{users:,} users, {items:,} items, {interactions:,} interactions; {train_samples:,} training samples, "
         "{valid_users:,} validation and {test_users:,} test users".format(**statistics)
     )
+    logger.info(
+        "{valid_targets:,} validation and {test_targets:,} test targets, {test_targets_not_in_training:,} of these not "
+        "in training; {held_out_without_history:,} held-out interactions without history".format(**statistics)
+    )
     return statistics
+
+
+def _count_users(loader: EvalLoader | None) -> int:
+    return len(loader.samples[loader.dataset.uid_field].unique()) if loader else 0
 
 
 def _prepare_process(config) -> None:
@@ -255,9 +288,11 @@ def _save_rankings(run_dir: Path, test_set: FlatSequentialDataset, tested: dict[
     top = next(iter(tested.values())).top
     if top is None:
         return
+    has_one_row = len(set(users)) == len(users)  # of each user; else the row in ranks.npz is written too
     with (run_dir / "topk.tsv").open("w", encoding="utf-8") as file:
-        file.write("user_id\trank\titem_id\n")
-        for user, items in zip(users, test_set.id2token(test_set.iid_field, top)):
+        file.write("user_id\trank\titem_id" + ("\n" if has_one_row else "\trow\n"))
+        for row, (user, items) in enumerate(zip(users, test_set.id2token(test_set.iid_field, top))):
+            end = "\n" if has_one_row else f"\t{row}\n"
             for rank, item in enumerate(items, start=1):
                 if item != "[PAD]":
-                    file.write(f"{user}\t{rank}\t{item}\n")
+                    file.write(f"{user}\t{rank}\t{item}{end}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.evaluation.groups import Groups
 from recbole_diffgrm.files import write_json
 
 RESULT_FILE = "result.json"
@@ -31,6 +32,7 @@ class RunResult:
     environment: dict[str, Any]  # versions, commit, hardware
     weights_of: str = ""  # config hash of the run that trained the weights, where this one did not
     sid_shares: dict[str, float] = field(default_factory=dict)  # evaluation.sid_metrics.SID_SHARES
+    groups: dict[str, Groups] = field(default_factory=dict)  # {ranking: test metrics by groups of targets}
 
     def save(self) -> None:
         content = asdict(self)

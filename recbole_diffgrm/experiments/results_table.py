@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tabulate import tabulate
 
-from recbole_diffgrm.evaluation.ranks import LEVELS, RANKINGS, RANKS_FILE, rank_name
+from recbole_diffgrm.evaluation.groups import Groups
+from recbole_diffgrm.evaluation.ranks import LEVELS, RANKS_FILE, describe_ranking, rank_name
 from recbole_diffgrm.evaluation.significance import TESTED_METRIC, Floats, ndcg_at, paired_p_value
 from recbole_diffgrm.experiments.result import RunResult
 
@@ -48,10 +49,24 @@ class Row:
         names = dict.fromkeys(name for run in self.runs for name in run.test.get(ranking, {}))
         return {name: float(self.values(name, ranking).mean()) for name in names}
 
+    def group_means(self, ranking: str) -> Groups:
+        """Mean over seeds of every metric of every group of test targets (the same targets for every seed)."""
+        of_runs = [run.groups[ranking] for run in self.runs if ranking in run.groups]
+        return {
+            grouping: [
+                {
+                    key: value if key in ("group", "targets") else float(np.mean([line[key] for line in lines]))
+                    for key, value in lines[0].items()
+                }
+                for lines in zip(*(groups[grouping] for groups in of_runs))
+            ]
+            for grouping in (of_runs[0] if of_runs else {})
+        }
 
-def describe(level: str, ranking: str) -> str:
+
+def describe(level: str, ranking: str, mode: str = "full") -> str:
     """In words, for headings and legends. Semantic IDs are shown in one ranking only, which goes without saying."""
-    return LEVELS[level] if level == "sid" else f"{LEVELS[level]}, {RANKINGS[ranking]}"
+    return LEVELS[level] if level == "sid" else f"{LEVELS[level]}, {describe_ranking(ranking, mode)}"
 
 
 def metric_at(level: str, metric: str = TESTED_METRIC) -> str:
@@ -66,8 +81,8 @@ def load_ranks(run: RunResult) -> dict[str, NDArray[Any]]:
 
 
 def per_user_ndcg(ranks_of_runs: Sequence[Ranks], level: str, ranking: str) -> Floats | None:
-    """[num_users] NDCG@10, the mean over the runs (seeds); None where a run has no such ranks. Users are in the
-    dataset's order, so models can be compared user by user."""
+    """[targets] NDCG@10, the mean over the runs (seeds); None where a run has no such ranks. Targets are in the
+    dataset's order, so models can be compared target by target (leave-last-out: user by user)."""
     key = rank_name(level, ranking)
     if not ranks_of_runs or not all(key in ranks for ranks in ranks_of_runs):
         return None

@@ -104,10 +104,19 @@ def compact_left(values: Tensor, kept: Tensor, empty: float) -> Tensor:
 def dense_scores(rows: Tensor, groups: ItemGroups, popular: Tensor) -> Tensor:
     """[U, N + 1]: a score of every item that ranks them as `rank_items` does, without ties: minus the rank, which
     float32 holds for up to 16 million items. Padding comes last."""
-    ranked, _ = rank_items(rows, groups, popular, len(popular))  # [U, N]: every item once
-    rank = torch.arange(1, len(popular) + 1, dtype=torch.float32, device=rows.device)
-    scores = torch.full((len(rows), len(popular) + 1), -float(len(popular) + 1), device=rows.device)
-    return scores.scatter(1, ranked, -rank.expand(len(rows), -1))
+    num_users, num_items = len(rows), len(popular)
+    branch, item = _members(rows, groups)
+    user = branch // rows.shape[1]
+    rank = 1 + torch.arange(len(user), device=user.device) - torch.searchsorted(user, user)  # among its user's items
+    place = torch.zeros(num_items + 1, dtype=torch.int64, device=rows.device)
+    place[popular.long()] = torch.arange(num_items, device=rows.device)
+    is_other = torch.ones(num_users, num_items, dtype=torch.bool, device=rows.device)  # by popularity
+    is_other[user, place[item]] = False
+    num_generated = torch.bincount(user, minlength=num_users)[:, None]
+    scores = torch.full((num_users, num_items + 1), -float(num_items + 1), device=rows.device)
+    scores[:, popular.long()] = -(num_generated + is_other.cumsum(1, dtype=torch.int32)).float()
+    scores[user, item] = -rank.float()
+    return scores
 
 
 def mask_scores(scores: Tensor, seen: SeenPairs | None) -> Tensor:

@@ -16,6 +16,7 @@ from recbole.utils import InputType
 from torch import Tensor
 
 from recbole_diffgrm.config.options import GeneralOptions, Options, SampleUnit
+from recbole_diffgrm.config.protocol import is_sampled
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.generation.beam_search import Beams
@@ -157,7 +158,9 @@ class Model(ModelInterface, SequentialRecommender):
 
 
 def users_per_batch(config, num_items: int) -> int:
-    """eval_batch_size, or fewer where the model scores every item of a large catalogue."""
-    if not config.model_class.scores_every_item(config):
+    """eval_batch_size, or fewer where every item of a large catalogue has a score: from the model, or for a protocol
+    that asks for the ranks of items far down (sampled items, GAUC)."""
+    asks_for_all = is_sampled(config) or "gauc" in map(str.lower, config["metrics"])
+    if not asks_for_all and not config.model_class.scores_every_item(config):
         return config["eval_batch_size"]
     return max(1, min(config["eval_batch_size"], MAX_SCORES // num_items))

@@ -45,6 +45,22 @@ class Candidates(ABC):
     def dense_scores(self) -> Tensor:
         """[B, N + 1]: scores that order all items as `top_k` does."""
 
+    def full_target_rank(self, target: Tensor, exclude: SeenPairs | None = None) -> Tensor:
+        """[B] int32 like `target_rank`, but in a ranking of all items."""
+        return ItemScores(self.dense_scores()).target_rank(target, exclude)
+
+    def sampled_target_rank(self, target: Tensor, negatives: Tensor, exclude: SeenPairs | None = None) -> Tensor:
+        """[B] int32 rank of each user's target among it and `negatives` [B, n], in the order of a ranking of all items;
+        NOT_RANKED where that has no place for the target."""
+        scores = self.dense_scores()
+        own, theirs = scores.gather(1, target[:, None]), scores.gather(1, negatives)
+        is_before = (theirs > own) | ((theirs == own) & (negatives < target[:, None]))  # [B, n]
+        rank = torch.where(own.squeeze(1) > -torch.inf, is_before.sum(1) + 1, NOT_RANKED).int()  # NaN neither
+        if exclude is not None:
+            row, seen = exclude
+            rank[row[seen == target[row]]] = NOT_RANKED
+        return rank
+
     def sid_target_rank(self, target: Tensor, exclude: SeenPairs | None = None) -> Tensor | None:
         """[B] int32 rank of the target's SID; None for models without SIDs."""
         return None

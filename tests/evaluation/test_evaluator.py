@@ -8,7 +8,9 @@ import torch
 from recbole.evaluator import Collector, Evaluator
 from tqdm import tqdm
 
+from recbole_diffgrm.config.protocol import parse_mode
 from recbole_diffgrm.data.loader import EvalLoader
+from recbole_diffgrm.data.negatives import sample_negatives
 from recbole_diffgrm.evaluation import evaluator
 from recbole_diffgrm.evaluation.evaluator import asked_ranking, evaluate
 from recbole_diffgrm.evaluation.significance import ndcg_at
@@ -65,6 +67,59 @@ def test_metrics_that_crash_in_recbole(options):
     popularity = np.mean([[counts[item] for item in row] for row in evaluation.top.tolist()])
     assert evaluation.metrics["averagepopularity@10"] == pytest.approx(popularity)
     assert evaluate(config, model, loader)["all"].metrics == evaluation.metrics  # no lists asked for
+
+
+def test_gauc_is_recboles(options):
+    config, split, model, loader = build(options, metrics=["GAUC", "NDCG"], valid_metric="GAUC")
+    both = evaluate(config, model, loader, ["all", "unseen"])
+    collector = Collector(config)
+    samples = split.test.inter_feat
+    scores = model.scores[samples["user_id"]].clone()
+    scores[:, 0] = -np.inf
+    collector.eval_batch_collect(scores, None, torch.arange(len(samples)), samples["item_id"])
+    theirs = Evaluator(config).evaluate(collector.get_data_struct())
+    assert both["all"].metrics["gauc"] == pytest.approx(theirs["gauc"], abs=1e-6)  # RecBole's is in float32
+    shares = []  # of the ranked items that come after the target
+    for number, row in enumerate(samples.rows.tolist()):
+        position, target = int(samples.flat.position[row]), int(samples.flat.item[row])
+        history = set(samples.flat.item[row - position : row].tolist())
+        others = [item for item in range(1, scores.shape[1]) if item != target and item not in history]
+        after = np.mean([bool(scores[number, item] < scores[number, target]) for item in others])
+        shares.append(0 if target in history else after)
+    assert both["unseen"].metrics["gauc"] == pytest.approx(np.mean(shares))
+    assert 0 in shares
+
+
+@pytest.mark.parametrize("model", ["HistoryCopy", "DiffGRM"])
+def test_gauc_of_models_that_generate(options, model):
+    """In the order of full_sort_predict: what was not generated follows by popularity."""
+    config, split, model, loader = build_tiny(options, model, metrics=["GAUC"], topk=[5], valid_metric="GAUC")
+    ours = evaluate(config, model, loader)["all"].metrics["gauc"]
+    samples = split.test.inter_feat
+    with torch.inference_mode():
+        scores = model.full_sort_predict(samples[range(len(samples))])
+    own = scores.gather(1, samples["item_id"][:, None])
+    assert ours == pytest.approx(float(((scores[:, 1:] < own).sum(1) / (scores.shape[1] - 2)).mean()))
+
+
+def test_against_sampled_items(options):
+    config, split, model, _ = build(options, metrics=["NDCG", "GAUC"], topk=[1, 3], valid_metric="NDCG@3")
+    negatives = sample_negatives(split.test.inter_feat, split.popularity, parse_mode("uni9"), 1)
+    for size, trim in ((7, True), (4096, False)):
+        loader = EvalLoader(config, split.test, trim, size, negatives=negatives)
+        evaluated = evaluate(config, model, loader, ["all", "unseen"])
+        samples = split.test.inter_feat
+        for number, (user, target) in enumerate(zip(samples["user_id"].tolist(), samples["item_id"].tolist())):
+            scores = model.scores[user]
+            rank = 1 + sum(float(scores[item]) > float(scores[target]) for item in negatives[number].tolist())
+            assert int(evaluated["all"].ranks[number]) == rank
+            row = int(samples.rows[number])
+            position = int(samples.flat.position[row])
+            is_seen = target in samples.flat.item[row - position : row].tolist()
+            assert int(evaluated["unseen"].ranks[number]) == (NOT_RANKED if is_seen else rank)
+        ranks = evaluated["all"].ranks.numpy()
+        assert evaluated["all"].metrics["ndcg@3"] == pytest.approx(ndcg_at(ranks, 3).mean())
+        assert evaluated["all"].metrics["gauc"] == pytest.approx(((10 - ranks) / 9).mean())
 
 
 def test_seen_items_are_filtered_on_request(options):

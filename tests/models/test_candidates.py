@@ -239,3 +239,42 @@ def test_rank_in_list():
 def test_unique_pairs():
     row, item = unique_pairs((torch.tensor([2, 0, 2, 0, 2]), torch.tensor([4, 1, 4, 4, 3])), 5)
     assert list(zip(row.tolist(), item.tolist())) == [(0, 1), (0, 4), (2, 3), (2, 4)]
+
+
+# Among sampled items, and of all items
+
+
+@pytest.mark.parametrize("levels", [3, 1000])
+@pytest.mark.parametrize("filters", [False, True])
+def test_rank_among_sampled_items(levels, filters):
+    scores, target = random_scores(levels), random_targets()
+    negatives = torch.stack([(target - 1 + step) % 22 + 1 for step in (3, 9, 11, 20)], 1)
+    exclude = histories(target) if filters else None
+    ranks = ItemScores(scores.clone()).sampled_target_rank(target, negatives, exclude)
+    for user, row in enumerate(scores.tolist()):
+        offered = {int(target[user]), *negatives[user].tolist()}
+        is_filtered = int(target[user]) in seen_by(user, exclude)
+        ranked = [] if is_filtered else [item for item in rank_slowly(row, set()) if item in offered]
+        assert int(ranks[user]) == rank_of(int(target[user]), ranked)
+
+
+def test_generators_rank_sampled_items_as_their_lists_do():
+    """Generated items first, the others by popularity: the order of a list that holds all items."""
+    ids, target = make_catalog(num_items=22), random_targets()
+    draw = torch.Generator().manual_seed(4)
+    rows = torch.stack([torch.randperm(ids.num_sids, generator=draw)[:4] for _ in target])
+    ones = torch.ones(len(target), dtype=torch.int64)
+    generated = GeneratedSids(rows, -torch.arange(4.0).expand(rows.shape), 4 * ones, 4 * ones)
+    candidates = GeneratedItems(generated, ids, depth=5)
+    whole = GeneratedItems(generated, ids, depth=22).top_k(22).items.tolist()
+    negatives = torch.stack([(target - 1 + step) % 22 + 1 for step in range(1, 20)], 1)
+    ranks = candidates.sampled_target_rank(target, negatives)
+    exclude = histories(target)
+    of_all, of_unseen = candidates.full_target_rank(target), candidates.full_target_rank(target, exclude)
+    for user, ranked in enumerate(whole):
+        offered = {int(target[user]), *negatives[user].tolist()}
+        assert int(ranks[user]) == rank_of(int(target[user]), [item for item in ranked if item in offered])
+        assert int(of_all[user]) == rank_of(int(target[user]), ranked)
+        unseen = [item for item in ranked if item not in seen_by(user, exclude)]
+        assert int(of_unseen[user]) == rank_of(int(target[user]), unseen)
+    assert (candidates.target_rank(target) == NOT_RANKED).any()  # its list is shorter

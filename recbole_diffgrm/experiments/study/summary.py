@@ -233,9 +233,10 @@ def _ranks_file(path: Path) -> Path:
 
 
 def _to_json(run: RunResult) -> dict[str, Any]:
-    """A result without its directory, its settings (they are in the plan) and statistics of single digits."""
+    """A result without its directory, its settings (they are in the plan), groups of targets and statistics of single
+    digits."""
     content = asdict(run)
-    del content["run_dir"]
+    del content["run_dir"], content["groups"]
     content["config"] = {}
     content["curve"] = [{key: value for key, value in entry.items() if key != "statistics"} for entry in run.curve]
     return content
