@@ -46,7 +46,8 @@ def test_baselines_and_ready_sids_need_no_transformers(model, tmp_path):
     settings = ["--epochs=1", "--train_batch_size=4096", "--hidden_size=16", "--num_valid_users=20"]
     if model == "DiffGRM":
         sids = tmp_path / "ml-100k.sid"
-        sids.write_text("item_id:token\tsid:token_seq\n" + "".join(f"{n}\t{n // 60} {n % 60}\n" for n in range(1, 1683)))
+        lines = [f"{n}\t{n // 60} {n % 60}\n" for n in range(1, 1683)]
+        sids.write_text("".join(["item_id:token\tsid:token_seq\n", *lines]))
         settings += [f"--sid_file={sids}", "--sid_num_digits=2", "--sid_codebook_size=64", "--n_heads=2"]
         settings += ["--inner_size=16", "--beam_size=10", "--valid_beam_size=10", f"--cache_dir={tmp_path}"]
     done = run_without(f"--model={model}", f"--output_dir={tmp_path}", *settings)

@@ -16,6 +16,7 @@ from recbole_diffgrm.generation.item_ranking import top_items
 from recbole_diffgrm.models.base import users_per_batch
 from recbole_diffgrm.training import trainer as training
 from recbole_diffgrm.training.signals import StopSignal
+from recbole_diffgrm.training.tracking import TensorBoard, Tracking
 
 
 class StockTrainer(RecBoleTrainer):
@@ -94,7 +95,8 @@ class _Loop(training.Trainer):
         if epoch:
             progress.best_score, progress.best_epoch = float(outer.best_valid_score), epoch
         folder = Path(outer.checkpoint_dir)
-        super().__init__(outer.config, outer.model, folder, outer.tensorboard, StopSignal(folder), progress)
+        tracker = Tracking([TensorBoard(outer.tensorboard)])
+        super().__init__(outer.config, outer.model, folder, tracker, StopSignal(folder), progress)
         self.outer, self.saved, self.callback_fn = outer, saved, callback_fn
         self.optimizer = outer.optimizer
         self.best_weights = copy.deepcopy(outer.model.state_dict())

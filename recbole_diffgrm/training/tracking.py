@@ -39,8 +39,8 @@ class Tracker(Protocol):
 class TensorBoard:
     title = "TensorBoard"
 
-    def __init__(self, run_dir: Path):
-        self.writer = SummaryWriter(str(run_dir / "tensorboard"))
+    def __init__(self, writer: SummaryWriter):
+        self.writer = writer
 
     def log(self, scalars: Mapping[str, float], epoch: int) -> None:
         for name, value in scalars.items():
@@ -167,7 +167,7 @@ class Tracking:
 
 
 def start_tracking(config: Config, run_dir: Path) -> Tracking:
-    trackers: list[Tracker] = [TensorBoard(run_dir)]
+    trackers: list[Tracker] = [TensorBoard(SummaryWriter(str(run_dir / "tensorboard")))]
     for key, tracker in TRACKERS.items():
         if not config[key]:
             continue

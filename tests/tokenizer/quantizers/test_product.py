@@ -57,5 +57,5 @@ def test_opq_needs_as_many_items_as_dimensions(num_items, fits):
     if fits:
         OptimizedProductQuantizer.fit(vectors, 4, 8, None, 2020)
         return
-    with pytest.raises(UserError, match="sid_pca_dim: .* 24 dimensions from 23 training items"):
+    with pytest.raises(UserError, match=r"sid_pca_dim: .* 24 dimensions from 23 training items"):
         OptimizedProductQuantizer.fit(vectors, 4, 8, None, 2020)
