@@ -2,10 +2,10 @@
 
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.signals import StopSignal
 from recbole_diffgrm.training.stages import train_stages
 from recbole_diffgrm.training.tracking import Tracking, check_installed, start_tracking
-from recbole_diffgrm.training.trainer import Progress
+from recbole_diffgrm.training.trainer import GiveUp, Progress
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +94,38 @@ def run_config(
     if finished:
         _announce(finished)
         return finished
+    with _open_run(config, config_hash, unfinished) as opened:
+        if resume and not unfinished:
+            logger.info("no unfinished run of this configuration: started a new one")
+        return _train_and_test(config, config_hash, opened, weights)
+
+
+def train_config(config: Config, give_up: GiveUp) -> tuple[Path, Progress]:
+    """Train without testing. The run stays unfinished: `run_config` with `resume` tests it, or goes on where `give_up`
+    ended it. What was trained with this configuration before is not trained again."""
+    check_files(config)
+    check_installed(config)
+    config_hash = run_directory.run_hash(config)
+    finished, unfinished = _earlier_runs(config, config_hash, resume=True, reuse=True)
+    if finished:
+        return finished.run_dir, _progress_of(finished)
+    with _open_run(config, config_hash, unfinished) as (split, run_dir, tracker, stop):
+        valid = _valid_loader(config, split)
+        _prepare_process(config)
+        _, progress = train_stages(config, split.train, valid, run_dir, tracker, stop, give_up)
+        return run_dir, progress
+
+
+class OpenRun(NamedTuple):
+    split: Split
+    run_dir: Path
+    tracker: Tracking
+    stop: StopSignal
+
+
+@contextmanager
+def _open_run(config: Config, config_hash: str, unfinished: RunDirectory | None) -> Iterator[OpenRun]:
+    """The data, and the directory of an unfinished run (acquired) or of a new one, with its log."""
     environment.reset_peak_memory()
     with ExitStack() as stack:
         if unfinished:
@@ -109,23 +141,13 @@ def run_config(
         tracker = stack.enter_context(start_tracking(config, run_dir))  # closed when the result is saved
         stop = stack.enter_context(StopSignal(run_dir))
         logger.info(f"{config.model} on {config.dataset}, seed {config['seed']}: {run_dir}")
-        if resume and not unfinished:
-            logger.info("no unfinished run of this configuration: started a new one")
-        return _train_and_test(config, config_hash, split, run_dir, tracker, stop, weights)
+        yield OpenRun(split, run_dir, tracker, stop)
 
 
-def _train_and_test(
-    config: Config,
-    config_hash: str,
-    split: Split,
-    run_dir: Path,
-    tracker: Tracking,
-    stop: StopSignal,
-    weights: RunResult | None,
-) -> RunResult:
+def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: RunResult | None) -> RunResult:
+    split, run_dir, tracker, stop = opened
     described = environment.describe()  # now: the checkout may change while the run goes on
-    subset = sample_users(split.valid, config["num_valid_users"], config["seed"])
-    valid, test = _eval_loader(config, split, subset, "valid"), _eval_loader(config, split, split.test, "test")
+    valid, test = _valid_loader(config, split), _eval_loader(config, split, split.test, "test")
     statistics = _describe_data(split, valid, test)
     item_table.save(config, split.dataset, run_dir)
     _prepare_process(config)
@@ -185,6 +207,19 @@ def _train(config, split: Split, valid, run_dir: Path, tracker, stop: StopSignal
     return model, done
 
 
+def _progress_of(finished: RunResult) -> Progress:
+    """The training of a finished run."""
+    return Progress(
+        finished=True,
+        epoch=finished.epochs,
+        curve=finished.curve,
+        best_epoch=finished.best_epoch,
+        best_score=max((entry["score"] for entry in finished.curve if "score" in entry), default=None),
+        train_seconds=finished.seconds["train"],
+        valid_seconds=finished.seconds["valid"],
+    )
+
+
 def _test(config, model, test: EvalLoader | None, stop: StopSignal) -> dict[str, Evaluation]:
     """{ranking: evaluation}, the ranking asked for first; empty without test users."""
     if test is None:
@@ -212,6 +247,11 @@ def _group(config, split: Split, evaluation: Evaluation) -> Groups:
         "popularity": split.popularity[samples[split.dataset.iid_field]].numpy(),
     }
     return group_metrics(evaluation.ranks.numpy(), of_targets, config["topk"])
+
+
+def _valid_loader(config, split: Split) -> EvalLoader | None:
+    subset = sample_users(split.valid, config["num_valid_users"], config["seed"])
+    return _eval_loader(config, split, subset, "valid")
 
 
 def _eval_loader(config, split: Split, part: FlatSequentialDataset, name: str) -> EvalLoader | None:

@@ -10,7 +10,7 @@ from recbole_diffgrm.models.base import Stage
 from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.signals import StopSignal
 from recbole_diffgrm.training.tracking import Tracking
-from recbole_diffgrm.training.trainer import Progress, Trainer
+from recbole_diffgrm.training.trainer import GiveUp, Progress, Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ def train_stages(
     run_dir: Path,
     tracker: Tracking,
     stop: StopSignal,
+    give_up: GiveUp = lambda progress: False,
 ) -> tuple[Any, Progress]:
     """The model and where its training ended; the best weights are in best.pt. Only the last stage is validated."""
     stages = config.model_class.stages(config)
@@ -46,8 +47,10 @@ def train_stages(
             state = None
             progress = trainer.progress
             logger.info(f"resumed in {stage.name} epoch {progress.epoch + 1}, batch {progress.batch + 1}")
-        trainer.fit(samples, valid if is_last else None, stage.epochs)
+        trainer.fit(samples, valid if is_last else None, stage.epochs, give_up)
         progress = trainer.progress
+        if not progress.finished:
+            break
         if not is_last:
             checkpoint.save(checkpoint.load(run_dir / "best.pt"), run_dir / PRETRAINED_FILE)
     return model, progress

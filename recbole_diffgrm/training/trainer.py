@@ -7,6 +7,7 @@ and `best.pt` the weights that scored best in validation.
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import add
@@ -61,6 +62,10 @@ class Progress:
     valid_seconds: float = 0.0
 
 
+# Asked before every epoch; True ends training there and leaves it unfinished.
+GiveUp = Callable[[Progress], bool]
+
+
 class Trainer:
     def __init__(self, config, model, run_dir: Path, tracker: Tracking, stop: StopSignal, progress: Progress):
         self.config = config
@@ -112,10 +117,14 @@ class Trainer:
         checkpoint.save(content, self.state_path)
         self.saved_at = time.monotonic()
 
-    def fit(self, train: TrainLoader, valid: EvalLoader | None, epochs: int) -> None:
+    def fit(
+        self, train: TrainLoader, valid: EvalLoader | None, epochs: int, give_up: GiveUp = lambda progress: False
+    ) -> None:
         """Train to the end or to early stopping. `valid` None: no selection, the last weights are the best."""
         progress = self.progress
         while not progress.finished and progress.epoch < epochs:
+            if give_up(progress):
+                return
             if progress.batch < len(train):
                 self._train_epoch(train, epochs)
             self._end_epoch(train, valid, epochs)
