@@ -15,9 +15,11 @@ import yaml
 
 import recbole_diffgrm
 from recbole_diffgrm.cli import study as study_command
+from recbole_diffgrm.cli import tune as tune_command
 from recbole_diffgrm.cli.main import COMMANDS
 from recbole_diffgrm.config import layers
 from recbole_diffgrm.experiments.study import plan
+from recbole_diffgrm.experiments.tuning import space
 from recbole_diffgrm.models import get_model, model_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,6 +106,8 @@ def options_of(command: str) -> set[str] | None:
     if "recbole_diffgrm.study" in command:
         nothing = set().union(*(get_model(name).Options.keys("nothing") for name in ("DiffGRM", "SASRec")))
         return nothing | set(re.findall(r"--(\w+)", study_command.USAGE)) | {"help"}
+    if "recbole_diffgrm.tune" in command:
+        return known_keys() | set(re.findall(r"--(\w+)", tune_command.USAGE))
     ours = command.startswith("--") or re.search(r"run_recbole_diffgrm|recbole-diffgrm|-m recbole_diffgrm", command)
     return known_keys() | COMMANDS if ours else None
 
@@ -112,7 +116,10 @@ def foreign_option(command: str, option: str) -> bool:
     """Options named alone in a sentence may be those of any program of ours."""
     if not command.startswith("--"):
         return False
-    scripts = [*(ROOT / "benchmarks").glob("*.py"), ROOT / "recbole_diffgrm" / "cli" / "study.py"]
+    scripts = [
+        *(ROOT / "benchmarks").glob("*.py"),
+        *(ROOT / "recbole_diffgrm" / "cli" / f"{name}.py" for name in ("study", "tune")),
+    ]
     return any(re.search(rf"--{option}\b", script.read_text(encoding="utf-8")) for script in scripts)
 
 
@@ -203,6 +210,15 @@ def test_the_plan_of_the_page_on_studies_can_be_read(tmp_path):
     [block] = fenced_blocks(ROOT / "docs" / "studies.md", "yaml")
     (tmp_path / "plan.yaml").write_text(block, encoding="utf-8")
     assert set(plan.read_plan(tmp_path / "plan.yaml").runs) == {"SASRec", "item preset", "wide beam"}
+
+
+def test_the_spaces_of_the_page_on_searches_can_be_read(tmp_path):
+    page = ROOT / "docs" / "tuning.md"
+    [block], [lines] = fenced_blocks(page, "yaml"), fenced_blocks(page, "text")
+    for name, content in {"space.yaml": block, "hyper.test": lines}.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    assert set(space.read_spaces(["SASRec"], tmp_path / "space.yaml")["SASRec"]) >= {"hidden_size", "n_heads"}
+    assert set(space.read_spaces(["GRU4Rec"], tmp_path / "hyper.test")["GRU4Rec"]) >= {"learning_rate", "num_layers"}
 
 
 @each_page([page for page in PAGES if page != EXTENDING])

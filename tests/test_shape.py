@@ -34,7 +34,7 @@ ORDER = [
     "register",
     "cli",
 ]
-ENTRY_POINTS = ("__init__.py", "quick_start.py", "study.py")  # at the top of the package
+ENTRY_POINTS = ("__init__.py", "quick_start.py", "study.py", "tune.py")  # at the top of the package
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__main__.py")
 
 

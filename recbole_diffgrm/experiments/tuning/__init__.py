@@ -1,0 +1,1 @@
+"""A search: many trials of one model with values drawn from a space, the best of which is tested."""
