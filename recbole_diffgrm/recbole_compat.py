@@ -1,7 +1,7 @@
 """RecBole 1.2.1 on today's libraries: every patch of it is here.
 
 Three more of its rough edges are avoided elsewhere, by not using the part that has them: the command line, `eval` and
-rounded metrics (config.build), checkpoints that pickle the whole Config (training.checkpoint).
+rounded metrics (config.recbole_config), checkpoints that pickle the whole Config (training.checkpoint).
 """
 
 import importlib

@@ -11,7 +11,7 @@ import torch
 
 import recbole_diffgrm.register as register
 from recbole_diffgrm import UserError, run
-from recbole_diffgrm.config.build import Config as OurConfig
+from recbole_diffgrm.config.recbole_config import Config as OurConfig
 from recbole_diffgrm.models import MODELS
 from recbole_diffgrm.register.trainer import StockTrainer, break_ties
 from recbole_diffgrm.training import checkpoint

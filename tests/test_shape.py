@@ -14,7 +14,7 @@ from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.models import MODELS, get_model
 from recbole_diffgrm.models.diffgrm import noising
 from recbole_diffgrm.models.diffgrm.options import build_options
-from recbole_diffgrm.models.recbole import RecBoleOptions
+from recbole_diffgrm.models.recbole_options import RecBoleOptions
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
 from recbole_diffgrm.training.trainer import Trainer
 from tests.conftest import ROOT

@@ -7,13 +7,15 @@ from typing import Any
 from recbole_diffgrm.config.layers import is_text_key, parse_value
 from recbole_diffgrm.errors import Interrupted, UserError
 
+SHORT = {"-m": "--model", "-d": "--dataset"}  # as RecBole's run_recbole.py has them
+
 
 def parse_arguments(
     arguments: Sequence[str], flags: Collection[str] = (), texts: Collection[str] = ()
 ) -> dict[str, Any]:
     """--key=value or --key value, values as YAML but for `texts`; a bare --key is True, and `flags` take no value."""
     parsed: dict[str, Any] = {}
-    rest = list(arguments)
+    rest = [SHORT.get(argument, argument) for argument in arguments]
     while rest:
         argument = rest.pop(0)
         if not argument.startswith("--") or argument == "--":
@@ -36,7 +38,14 @@ def split_names(text: Any, key: str) -> list[str]:
     names = [name.strip() for name in str(text).split(",") if name.strip()]
     if not names:
         raise UserError(f"--{key} is empty")
+    check_different(names, key)
     return names
+
+
+def check_different(values: Sequence[Any], key: str) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise UserError(f"--{key} names {value} twice")
 
 
 def exit_code(work: Callable[[], int]) -> int:

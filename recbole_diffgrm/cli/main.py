@@ -2,10 +2,12 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, split_names
+from recbole_diffgrm import __version__
+from recbole_diffgrm.cli.arguments import check_different, exit_code, parse_arguments, split_names
 from recbole_diffgrm.errors import UserError
 
 USAGE = """\
@@ -19,9 +21,9 @@ Train, test and compare DiffGRM, other models of this project and RecBole's sequ
   python run_recbole_diffgrm.py --recommend=runs/ml-100k/DiffGRM-... --history="50 172 181" --topk=5 --explain
 
 What to run
-  --model=NAME[,NAME...]     {models};
+  --model=NAME[,NAME...], -m {models};
                              several make a comparison
-  --dataset=NAME             ml-100k (default); Amazon_<Category> (2014), Amazon_2023_<Category>, or a name of RecBole's
+  --dataset=NAME, -d NAME    ml-100k (default); Amazon_<Category> (2014), Amazon_2023_<Category>, or a name of RecBole's
                              url.yaml such as ml-1m (downloaded if missing); or a folder of yours
   --data_path=FOLDER         where datasets are: FOLDER/NAME/NAME.inter (default: dataset)
   --seed=N, --seeds=N,N,...  random seed; several make a comparison with mean and standard deviation
@@ -45,6 +47,7 @@ Use a finished run
 
 Any key of properties/*.yaml or of RecBole can be set: --epochs=N --learning_rate=X --beam_size=N ...
   --help KEY                 describes one key; docs/configuration.md has them all
+  --version                  name and version
 
 Values are YAML. Precedence: RecBole's defaults < properties/overall.yaml < properties/tokenizer.yaml
 < properties/model/<Model>.yaml < properties/dataset/<dataset>.yaml < presets < config files < command line.
@@ -53,11 +56,25 @@ Exit codes: 0 done, 1 a model of a comparison failed, 2 wrong input, 130 and 143
 
 FLAGS = {"resume", "rerun", "explain", "skip_unknown"}
 # Words of the command line that are not configuration keys.
-COMMANDS = FLAGS | {"help", "model", "dataset", "seeds", "preset", "config_files", "retest", "recommend", "history"}
+COMMANDS = FLAGS | {
+    "help",
+    "version",
+    "model",
+    "dataset",
+    "seeds",
+    "preset",
+    "config_files",
+    "retest",
+    "recommend",
+    "history",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "--version" in arguments:
+        print(f"recbole_diffgrm {__version__}")
+        return 0
     asked = [index for index, word in enumerate(arguments) if word in ("--help", "-h")]
     if asked:
         return exit_code(lambda: _help(arguments[asked[0] + 1 :]))
@@ -94,6 +111,7 @@ def _main(options: dict[str, Any]) -> int:
         raise UserError("--resume and --rerun: give one of them")
     if seeds and "seed" in options:
         raise UserError("--seed and --seeds: give one of them")
+    _check(models, dataset, config_files, seeds, options)
     if len(models) > 1 or len(seeds) > 1:
         return _compare(models, dataset, config_files, seeds, options)
     from recbole_diffgrm.experiments.pipeline import run
@@ -102,6 +120,20 @@ def _main(options: dict[str, Any]) -> int:
     if seeds:
         options["seed"] = seeds[0]
     return _print_result(run(models[0], dataset, config_files, **options))
+
+
+def _check(models: list[str], dataset: str, config_files: list[str], seeds: list[int], options: dict[str, Any]) -> None:
+    """Names, keys and values, before torch is imported: a mistake is answered at once."""
+    from recbole_diffgrm.config.build import dataset_dir
+    from recbole_diffgrm.data.source import check_dataset
+    from recbole_diffgrm.models import check_config
+
+    keys = {key: value for key, value in options.items() if key not in COMMANDS}
+    compared, presets = models if len(models) > 1 else [], options.get("preset", ())
+    for model in models:
+        for seed in [{"seed": seed} for seed in seeds] or [{}]:
+            values = check_config(model, dataset, config_files, {**keys, **seed}, presets, compared, COMMANDS)
+            check_dataset(dataset, dataset_dir(values["data_path"], dataset), values["benchmark_filename"])
 
 
 def _compare(
@@ -127,11 +159,26 @@ def _compare(
 
 
 def _retest(run_dir: Any, options: dict[str, Any]) -> int:
+    from recbole_diffgrm.experiments.changes import check_retest
+
+    _check_changes("retest", run_dir, options, check_retest)
+
     from recbole_diffgrm.experiments.pipeline import retest
 
-    if not isinstance(run_dir, str) or not run_dir:
-        raise UserError("--retest=RUN needs the directory of a finished run")
     return _print_result(retest(run_dir, **options))
+
+
+def _check_changes(command: str, run_dir: Any, changes: dict[str, Any], check: Callable[..., Any]) -> None:
+    """That the run is there and its keys may be changed so, before torch is imported."""
+    from recbole_diffgrm.experiments.result import RunResult
+    from recbole_diffgrm.models import get_options
+
+    if not isinstance(run_dir, str) or not run_dir:
+        raise UserError(f"--{command}=RUN needs the directory of a finished run")
+    if not Path(run_dir).is_dir():
+        raise UserError(f"{run_dir} is not a run directory")
+    finished = RunResult.load(Path(run_dir))
+    check(finished.model, get_options(finished.model, run_dir), finished.config, changes)
 
 
 def _print_result(result) -> int:
@@ -165,17 +212,19 @@ def _print_result(result) -> int:
 
 
 def _recommend(run_dir: Any, options: dict[str, Any]) -> int:
-    from tabulate import tabulate
+    from recbole_diffgrm.experiments.changes import check_recommend
 
-    from recbole_diffgrm.serving.recommender import Recommender
-
-    if not isinstance(run_dir, str) or not run_dir:
-        raise UserError("--recommend=RUN needs the directory of a finished run")
     history = _parse_history(options.pop("history", ""))
     k, explain = options.pop("topk", 10), options.pop("explain", False)
     skip_unknown = options.pop("skip_unknown", False)
     if isinstance(k, bool) or not isinstance(k, int):
         raise UserError(f"--topk must be a whole number for recommendations, not {k!r}")
+    _check_changes("recommend", run_dir, options, check_recommend)
+
+    from tabulate import tabulate
+
+    from recbole_diffgrm.serving.recommender import Recommender
+
     recommender = Recommender.load(run_dir, **options)
     paths = recommender.explain(history, skip_unknown=skip_unknown) if explain else {}
     recommended = recommender.recommend([history], k, skip_unknown=skip_unknown)[0]
@@ -211,6 +260,8 @@ def _parse_history(text: Any) -> list[str]:
 def _parse_seeds(value: Any) -> list[int]:
     parts = value if isinstance(value, list) else str(value).split(",")
     try:
-        return [int(str(part)) for part in parts]
+        seeds = [int(str(part)) for part in parts]
     except ValueError:
         raise UserError(f"--seeds must be whole numbers such as 1,2,3, not {value!r}") from None
+    check_different(seeds, "seeds")
+    return seeds

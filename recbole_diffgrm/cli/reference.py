@@ -15,7 +15,8 @@ import yaml
 
 from recbole_diffgrm.config import layers
 from recbole_diffgrm.config.options import GeneralOptions, Options, expected_words, what_it_affects
-from recbole_diffgrm.errors import UserError, suggest
+from recbole_diffgrm.config.other_keys import suggest_key
+from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import write_text
 
 INTRODUCTION = """\
@@ -77,7 +78,7 @@ class Key(NamedTuple):
 def collect_keys() -> list[Key]:
     """Of every group of options, in the order of the page; a key of several groups once for each."""
     from recbole_diffgrm.models import MODELS, get_model
-    from recbole_diffgrm.models.recbole import RecBoleOptions
+    from recbole_diffgrm.models.recbole_options import RecBoleOptions
     from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
     keys: dict[tuple[type[Options], str], Key] = {}
@@ -129,7 +130,7 @@ def describe_key(name: str) -> str:
         recbole = layers.recbole_defaults("")
         if name in recbole:
             return f"{name}: a key of RecBole (https://recbole.io/docs); default {_yaml(recbole[name])}"
-        raise UserError(f"unknown key {name!r}.{suggest(name, {key.name for key in keys})}")
+        raise UserError(f"unknown key {name!r}.{suggest_key(name, {key.name for key in keys})}")
     lines = []
     for key in matches:
         lines += [

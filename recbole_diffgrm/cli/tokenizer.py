@@ -55,6 +55,12 @@ def _help(keys: list[str]) -> int:
 
 
 def _run(options: dict[str, Any]) -> int:
+    from recbole_diffgrm.models import check_config
+
+    dataset_name = options.pop("dataset", "ml-100k")
+    config_files = str(options.pop("config_files", "")).split()
+    check_config("HistoryCopy", dataset_name, config_files, options)  # before torch is imported
+
     from recbole_diffgrm.data.dataset import load_dataset
     from recbole_diffgrm.data.source import check_files
     from recbole_diffgrm.data.splits import make_split
@@ -62,8 +68,6 @@ def _run(options: dict[str, Any]) -> int:
     from recbole_diffgrm.tokenizer import report
     from recbole_diffgrm.tokenizer.pipeline import tokenize
 
-    dataset_name = options.pop("dataset", "ml-100k")
-    config_files = str(options.pop("config_files", "")).split()
     # A model that reads only general keys and those of the tokenizer.
     config = build_config("HistoryCopy", dataset_name, config_files, options)
     check_files(config)

@@ -10,7 +10,7 @@ from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, split_name
 from recbole_diffgrm.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from recbole_diffgrm.config.build import Config
+    from recbole_diffgrm.config.recbole_config import Config
     from recbole_diffgrm.experiments.tuning.search import Search
 
 USAGE = """\

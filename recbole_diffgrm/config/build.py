@@ -1,121 +1,42 @@
 """The configuration of one run: layers merged and checked, then handed to RecBole as its Config.
 
-Knows models only through the class it is given: its name, `Options`, `needs_sids` and `sample_units`.
+All but the last step works without torch and RecBole, which take seconds to import: a mistake is answered at once.
+Knows models only through the class it is given (its name, `Options`, `needs_sids` and `sample_units`), or through its
+name and `Options` before that is loaded.
 """
 
-import copy
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from recbole_diffgrm import recbole_compat
 from recbole_diffgrm.config import layers
-from recbole_diffgrm.config.options import expected_words
+from recbole_diffgrm.config.options import Options, expected_words
+from recbole_diffgrm.config.other_keys import settle, suggest_key, suggest_synonym, warn_once
 from recbole_diffgrm.config.protocol import check_protocol, eval_mode
-from recbole_diffgrm.config.valid_metric import ValidMetric, parse_valid_metric
+from recbole_diffgrm.config.recbole_metrics import recbole_metrics, smaller_metrics
+from recbole_diffgrm.config.valid_metric import parse_valid_metric
 from recbole_diffgrm.errors import UserError, suggest
 
-from recbole.config import Config as RecBoleConfig  # isort: skip
-from recbole.evaluator import metric_types, smaller_metrics  # isort: skip
-from recbole.evaluator.register import metric_information, metrics_dict  # isort: skip
-from recbole.utils import EvaluatorType, InputType  # isort: skip
+if TYPE_CHECKING:
+    from recbole_diffgrm.config.recbole_config import Config
 
 COMMAND_LINE = "command line"
+FOR_THIS_RUN = (COMMAND_LINE, "config_dict")  # layers that serve one run, as config.recbole_arguments names them too
 
 # What evaluation collects (evaluation.evaluator); a metric that needs more than this cannot be computed.
 COLLECTED = {"rec.topk", "rec.items", "rec.meanrank", "data.num_items", "data.count_items"}
 
-# Keys of RecBole that have no effect here: setting one would promise something that does not happen.
-WITHOUT_EFFECT = {
-    "field_separator": "columns of atomic files are separated by tabs",
-    "checkpoint_dir": "checkpoints are in the run directory; set output_dir",
-    "save_dataset": "the atomic files are read at every run",
-    "dataset_save_path": "the atomic files are read at every run",
-    "save_dataloaders": "the atomic files are read at every run",
-    "dataloaders_save_path": "the atomic files are read at every run",
-    "metric_decimal_place": "metrics are kept at full precision",
-    "loss_decimal_place": "losses are kept at full precision",
-    "valid_metric_bigger": "it follows from valid_metric",
-    "enable_scaler": "it follows from enable_amp",
-    "worker": "batches are cut in the training process",
-    "save_step": "a checkpoint is written every epoch",
-    "train_stage": "pre-training and fine-tuning run one after the other",
-    "pre_model_path": "pre-training and fine-tuning run one after the other",
-    "config_file": "use config_files",
-    "eval_type": "it follows from metrics",
-    "additional_feat_suffix": "only .inter, .user and .item are loaded",
-    "kg_reverse_r": "no knowledge graph is loaded",
-    "entity_kg_num_interval": "no knowledge graph is loaded",
-    "relation_kg_num_interval": "no knowledge graph is loaded",
-    "alias_of_entity_id": "no knowledge graph is loaded",
-    "alias_of_relation_id": "no knowledge graph is loaded",
-}
-
-# Keys that only show a run, hashed at RecBole's defaults: runs from before they had an effect keep their hashes.
-HASHED_AT_DEFAULT = {"log_wandb": False, "wandb_project": "recbole"}
+# Atomic files that are loaded.
+LOADED = ("inter", "user", "item")
 
 # `Options`, `needs_sids` and `sample_units` are read of it (models.base.ModelInterface).
 ModelClass = type[Any]
 
-
-class Config(RecBoleConfig):
-    """RecBole's Config, filled with values that are merged and checked already.
-
-    RecBole would read sys.argv, evaluate strings as Python and let its own files beat the dataset's. Not here.
-    """
-
-    def __init__(self, model_class: ModelClass, dataset: str, values: dict[str, Any]):
-        self.values = values  # plain data: what the user would have to write to get this run
-        super().__init__(model=model_class, dataset=dataset)
-
-    def _build_yaml_loader(self):
-        return layers.Loader
-
-    def _load_config_files(self, file_list):
-        return {}
-
-    def _load_variable_config_dict(self, config_dict):
-        return {}
-
-    def _load_cmd_line(self):
-        return {}
-
-    def _load_internal_config_dict(self, model, model_class, dataset):
-        self.internal_config_dict = copy.deepcopy(self.values)
-        self.internal_config_dict["MODEL_TYPE"] = model_class.type
-
-    def _set_default_parameters(self):
-        # RecBole refuses `repeatable: False` for sequential models because it cannot mask histories; this project can.
-        repeatable = self.final_config_dict["repeatable"]
-        self.final_config_dict["repeatable"] = True
-        super()._set_default_parameters()
-        self.final_config_dict["repeatable"] = repeatable
-        self.final_config_dict["data_path"] = str(dataset_dir(self.values["data_path"], self.dataset))
-        self.final_config_dict["metric_decimal_place"] = 20  # RecBole rounds; never before a comparison of scores
-
-    def _init_device(self):
-        if not self.final_config_dict["use_gpu"]:  # RecBole looks at gpu_id alone
-            self.final_config_dict["gpu_id"] = ""
-        super()._init_device()
-
-    @property
-    def valid_metric_terms(self) -> ValidMetric:
-        available = available_metrics(self.model_class, self.values)
-        return parse_valid_metric(self["valid_metric"], available, smaller_metrics)
-
-    def run_hash(self, data_fingerprint: str) -> str:
-        """Short hash of everything that decides the outcome of the run."""
-        from recbole_diffgrm import __version__
-
-        not_hashed = self.model_class.Options.keys("nothing", "file")
-        decisive = {key: value for key, value in self.values.items() if key not in not_hashed}
-        decisive |= HASHED_AT_DEFAULT
-        content = [self.model, self.dataset, data_fingerprint, __version__, decisive]
-        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:8]
+# Models that read a key, with their Options.
+FindReaders = Callable[[str], Mapping[str, type[Options]]]
 
 
 def build_config(
@@ -123,51 +44,92 @@ def build_config(
     dataset: str,
     user_layers: Sequence[layers.Layer],
     compared_with: Sequence[ModelClass] = (),
+    find_readers: FindReaders = lambda key: {},
     dataset_settings: Mapping[str, Any] | None = None,
-) -> Config:
+) -> "Config":
     """Merge and check the layers. In a comparison a key counts as known when one of the compared models reads it.
     `dataset_settings` are what a dataset that is not a file of properties/dataset says of itself."""
-    if not isinstance(dataset, str) or not dataset or Path(dataset).name != dataset:
-        raise UserError(f"dataset must be the name of a folder below data_path, not {dataset!r}")
-    model = model_class.__name__
-    defaults = layers.recbole_defaults(model)
-    known = known_keys(model_class)
-    known_to_any = known.union(*map(known_keys, compared_with))
-    ours = [*layers.project_layers(model, dataset), (f"dataset {dataset}", dict(dataset_settings or {}))]
-    sources_of_ours = {source for source, _ in ours}
-    values, origin = layers.merge(model, [*ours, *user_layers])
-    for key in list(values):
-        if origin[key] not in sources_of_ours:  # our own files hold keys of other models too
-            _check_known(key, known_to_any, origin[key])
-        if key not in known:
-            del values[key]
-    values = _validate(model_class, {**defaults, **values}, defaults, origin)
-    _complete(model_class, values, in_comparison=bool(compared_with))
+    from recbole_diffgrm.config.recbole_config import Config
+
+    compared = {other.__name__: other.Options for other in compared_with}
+    values = check_values(
+        model_class.__name__,
+        model_class.Options,
+        dataset,
+        user_layers,
+        compared,
+        find_readers,
+        dataset_settings=dataset_settings,
+    )
+    _complete_negatives(model_class, values, in_comparison=bool(compared_with))
     _check_samples(model_class, values)
-    _check_evaluation(model_class, values)
-    _check_negatives(values)
+    parse_valid_metric(values["valid_metric"], available_metrics(model_class, values), smaller_metrics())
     return Config(model_class, dataset, values)
 
 
-def change_config(
-    model_class: ModelClass,
+def check_values(
+    model: str,
+    options: type[Options],
     dataset: str,
+    user_layers: Sequence[layers.Layer],
+    compared_with: Mapping[str, type[Options]],
+    find_readers: FindReaders,
+    other_words: Collection[str] = (),
+    dataset_settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Merge the layers, and check all that can be checked without the class of the model. `other_words` may be meant by
+    a misspelt key as well."""
+    if not isinstance(dataset, str) or not dataset or Path(dataset).name != dataset:
+        raise UserError(f"dataset must be the name of a folder below data_path, not {dataset!r}")
+    defaults = layers.recbole_defaults(model)
+    known = known_keys(model, options)
+    of_compared = set().union(*(known_keys(*other) for other in compared_with.items()))
+    ours = [*layers.project_layers(model, dataset), (f"dataset {dataset}", dict(dataset_settings or {}))]
+    sources_of_ours = {source for source, _ in ours}
+    values, origin = layers.merge(model, [*ours, *user_layers])
+    meant_for_model = {key for layer in user_layers for key in layers.model_sections(*layer).get(model, {})}
+    for key in list(values):
+        value, source = values[key], origin[key]
+        if source in sources_of_ours:  # our own files hold keys of other models too
+            if key not in known:
+                del values[key]
+            continue
+        if not isinstance(key, str):
+            raise UserError(f"{source}: keys are names, not {key!r}")
+        if key in ("model", "dataset"):
+            _check_same(key, value, source, dataset if key == "dataset" else [model, *compared_with])
+        elif not settle(key, value, source, defaults):
+            if key in known:
+                continue
+            if key not in of_compared:
+                strict = source in FOR_THIS_RUN or key in meant_for_model
+                _check_unread(key, source, model, known, find_readers(key), strict, other_words)
+        del values[key]
+    values = _validate(model, options, {**defaults, **values}, defaults, origin)
+    _complete_data(values)
+    _check_evaluation(options, values)
+    _check_negatives(values)
+    return values
+
+
+def check_changes(
+    model: str,
+    options: type[Options],
     values: Mapping[str, Any],
     changes: Mapping[str, Any],
     list_length: int | None = None,
-) -> Config:
+) -> dict[str, Any]:
     """A configuration that was checked before, with some values changed. `list_length`: how many items a list must
     hold, where that is not max(topk)."""
     origin = dict.fromkeys(changes, COMMAND_LINE)
     # A key that affects nothing may be younger than the run that was checked.
-    neutral = model_class.Options.keys("nothing")
-    defaults = layers.declared_defaults(model_class.__name__)
-    values = {key: value for key, value in defaults.items() if key in neutral} | dict(values)
-    return Config(model_class, dataset, _validate(model_class, {**values, **changes}, {}, origin, list_length))
+    neutral = options.keys("nothing")
+    defaults = {key: value for key, value in layers.declared_defaults(model).items() if key in neutral}
+    return _validate(model, options, {**defaults, **values, **changes}, {}, origin, list_length)
 
 
-def known_keys(model_class: ModelClass) -> set[str]:
-    return set(layers.recbole_defaults(model_class.__name__)) | model_class.Options.keys()
+def known_keys(model: str, options: type[Options]) -> set[str]:
+    return set(layers.recbole_defaults(model)) | options.keys()
 
 
 def dataset_dir(data_path: str, dataset: str) -> Path:
@@ -197,17 +159,36 @@ def metric_names(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _check_known(key: Any, known: set[str], source: str) -> None:
-    if not isinstance(key, str):
-        raise UserError(f"{source}: keys are names, not {key!r}")
-    if key in WITHOUT_EFFECT:
-        raise UserError(f"{source}: {key} has no effect here: {WITHOUT_EFFECT[key]}")
-    if key not in known:
-        raise UserError(f"{source}: unknown key {key!r}.{suggest(key, known - set(WITHOUT_EFFECT))}")
+def _check_same(key: str, value: Any, source: str, running: str | Sequence[str]) -> None:
+    """RecBole's files may name a model and a dataset; here the command line does."""
+    if value not in ([running] if isinstance(running, str) else running):
+        names = running if isinstance(running, str) else ", ".join(dict.fromkeys(running))
+        raise UserError(f"{source}: {key} is {value!r}, but this run is of {names}: set it with --{key}")
+
+
+def _check_unread(
+    key: str,
+    source: str,
+    model: str,
+    known: set[str],
+    readers: Mapping[str, type[Options]],
+    strict: bool,
+    other_words: Collection[str],
+) -> None:
+    """A file may serve several models, so a key that another one reads is passed over. What is set for this run or this
+    model must be read by it, or affect nothing."""
+    if not readers:
+        words = known | set(other_words) if source == COMMAND_LINE else known
+        raise UserError(f"{source}: unknown key {key!r}.{suggest_key(key, words)}")
+    if strict and not any(key in options.keys("nothing") for options in readers.values()):
+        names = list(readers)
+        others = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        raise UserError(f"{source}: {model} does not read {key!r}, which is for {others}.{suggest_synonym(key, known)}")
 
 
 def _validate(
-    model_class: ModelClass,
+    model: str,
+    options: type[Options],
     values: Mapping[str, Any],
     recbole_defaults: Mapping[str, Any],
     origin: Mapping[str, str],
@@ -215,9 +196,8 @@ def _validate(
 ) -> dict[str, Any]:
     """Values of the model's Options as these read them; other keys of RecBole's have the type of its default."""
     values = {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
-    options = model_class.Options
     declared = {key: value for key, value in values.items() if key in options.model_fields}
-    context = {"defaults": layers.declared_defaults(model_class.__name__), "list_length": list_length}
+    context = {"defaults": layers.declared_defaults(model), "list_length": list_length}
     try:
         checked = options.model_validate(declared, context=context)
     except ValidationError as error:
@@ -246,11 +226,23 @@ def _check_type(key: str, value: Any, default: Any, source: str) -> None:
         raise UserError(f"{source}: {key} must be {words[kind]}, not {value!r}")
 
 
-def _complete(model_class: ModelClass, values: dict[str, Any], in_comparison: bool) -> None:
-    """Fill in what follows from other settings."""
+def _complete_data(values: dict[str, Any]) -> None:
+    """Fill in what RecBole's files may leave out for other kinds of models."""
     overall = layers.read_yaml(layers.properties_dir() / "overall.yaml")
     check_protocol(values, overall["eval_args"])
-    default_loss = "BPR" if getattr(model_class, "input_type", None) == InputType.PAIRWISE else None
+    load_col = values["load_col"]
+    for suffix in set(load_col) - set(LOADED):
+        warn_once(f"load_col: .{suffix} is not loaded, only {', '.join(f'.{name}' for name in LOADED)}")
+    columns = load_col["inter"]
+    needed = [values[f"{field}_FIELD"] for field in ("USER_ID", "ITEM_ID", "TIME")]
+    values["load_col"] = {suffix: load_col[suffix] for suffix in load_col if suffix in LOADED} | {
+        "inter": [*columns, *(name for name in needed if name not in columns)]
+    }
+
+
+def _complete_negatives(model_class: ModelClass, values: dict[str, Any], in_comparison: bool) -> None:
+    input_type = getattr(model_class, "input_type", None)
+    default_loss = "BPR" if input_type is not None and input_type.name == "PAIRWISE" else None
     loss = values.get("loss_type", default_loss)
     if loss == "BPR" and values["train_neg_sample_args"] is None:
         values["train_neg_sample_args"] = {"distribution": "uniform", "sample_num": 1}
@@ -266,19 +258,19 @@ def _check_samples(model_class: ModelClass, values: dict[str, Any]) -> None:
         )
 
 
-def _check_evaluation(model_class: ModelClass, values: dict[str, Any]) -> None:
-    usable = [
-        metrics_dict[name].__name__
-        for name in metrics_dict
-        if metric_types[name] == EvaluatorType.RANKING and set(metric_information[name]) <= COLLECTED
-    ]
+def _check_evaluation(options: type[Options], values: dict[str, Any]) -> None:
+    metrics = recbole_metrics()
+    usable = [metric.name for metric in metrics.values() if metric.is_ranking and metric.needs <= COLLECTED]
     for metric in values["metrics"]:
         if metric.lower() not in map(str.lower, usable):
             raise UserError(f"metrics: {metric} is not available.{suggest(metric, usable)} ({', '.join(usable)})")
         for part in ("valid", "test"):
-            if eval_mode(values, part) != "full" and "rec.items" in metric_information[metric.lower()]:
+            if eval_mode(values, part) != "full" and "rec.items" in metrics[metric.lower()].needs:
                 raise UserError(f"metrics: {metric} reads whole lists, which mode {eval_mode(values, part)} has not")
-    parse_valid_metric(values["valid_metric"], available_metrics(model_class, values), smaller_metrics)
+    # Whether the model has SIDs is asked of its class, once it is loaded.
+    may_have_sids = "sid_num_digits" in options.model_fields and eval_mode(values, "valid") == "full"
+    available = metric_names(values) + (sid_metric_names(values["topk"]) if may_have_sids else [])
+    parse_valid_metric(values["valid_metric"], available, smaller_metrics())
 
 
 def _check_negatives(values: dict[str, Any]) -> None:

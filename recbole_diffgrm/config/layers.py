@@ -10,6 +10,7 @@ beats the file's other keys, for that model only.
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +76,14 @@ def properties_dir() -> Path:
 
 def recbole_defaults(model: str) -> dict[str, Any]:
     """What RecBole itself would start from for a sequential model."""
-    root = recbole_dir() / "properties"
-    merged: dict[str, Any] = {}
     names = ["overall", "dataset/sample", "quick_start_config/sequential", f"model/{model}"]
-    for name in names:
-        path = root / f"{name}.yaml"
-        if path.exists():
-            merged.update(read_yaml(path))
-    return merged
+    return {key: value for name in names for key, value in _recbole_file(name).items()}
+
+
+@cache
+def _recbole_file(name: str) -> dict[str, Any]:
+    path = recbole_dir() / "properties" / f"{name}.yaml"
+    return read_yaml(path) if path.exists() else {}
 
 
 def project_layers(model: str, dataset: str) -> list[Layer]:

@@ -28,7 +28,8 @@ def option(description: str, *, affects: Affects = "training", expected: str | N
 class Options(BaseModel):
     """Strict: a text is not a number, True is not 1."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+    # Built when first used: many groups are only inherited from.
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @classmethod
     def keys(cls, *affects: Affects) -> set[str]:
@@ -117,8 +118,17 @@ def _has_inter(value: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _clip_limit(value: Any) -> Any:
-    """RecBole writes {max_norm: 1.0}."""
-    return value["max_norm"] if isinstance(value, dict) and set(value) == {"max_norm"} else value
+    """RecBole writes {max_norm: 1.0, norm_type: 2}."""
+    if isinstance(value, dict) and {"max_norm"} <= set(value) <= {"max_norm", "norm_type"}:
+        return value["max_norm"] if value.get("norm_type", 2) == 2 else value
+    return value
+
+
+def _without_dynamic(value: Any) -> Any:
+    """RecBole's default says that negative items are not chosen among candidates."""
+    if isinstance(value, dict) and not value.get("dynamic") and not value.get("candidate_num"):
+        return {key: part for key, part in value.items() if key not in ("dynamic", "candidate_num")}
+    return value
 
 
 def _is_neg_sampling(value: dict[str, Any]) -> dict[str, Any]:
@@ -269,10 +279,12 @@ class TrainingOptions(Options):
     )
     warmup_steps: NonNegativeInt = option("Steps in which the learning rate grows linearly from 0.")
     clip_grad_norm: Annotated[PositiveFloat | None, BeforeValidator(_clip_limit)] = option(
-        "Largest gradient norm; ~ does not clip.", expected="a number above 0 or {max_norm: 1.0}, or ~"
+        "Largest gradient norm; ~ does not clip.", expected="a number above 0 or {max_norm: 1.0, norm_type: 2}, or ~"
     )
     weight_decay: NonNegativeFloat = option("Weight decay of the optimizer.")
-    train_neg_sample_args: Annotated[dict[str, Any], AfterValidator(_is_neg_sampling)] | None = option(
+    train_neg_sample_args: (
+        Annotated[dict[str, Any], BeforeValidator(_without_dynamic), AfterValidator(_is_neg_sampling)] | None
+    ) = option(
         "Negative items for pairwise losses (loss_type BPR); ~ samples one uniformly where a model needs it.",
         expected="a mapping such as {distribution: uniform, sample_num: 1, alpha: 1.0}, or ~",
     )

@@ -38,10 +38,12 @@ def check_protocol(values: dict[str, Any], default: Mapping[str, Any]) -> None:
     unknown = set(eval_args) - {"split", "group_by", "order", "mode"}
     if unknown:
         raise UserError(f"eval_args: the keys are split, group_by, order and mode, not {', '.join(map(str, unknown))}")
+    eval_args["split"] = _check_split(eval_args["split"])
+    if "LS" in eval_args["split"] and eval_args["group_by"] in (None, "none", "None"):
+        eval_args["group_by"] = "user"  # the last ones are left out of each user's items in any case
     for key, only in {"group_by": "user", "order": "TO"}.items():
         if eval_args[key] != only:
             raise UserError(f"eval_args: {key} must be {only} for sequential models, not {eval_args[key]!r}")
-    eval_args["split"] = _check_split(eval_args["split"])
     eval_args["mode"] = _check_mode(eval_args["mode"])
     if values["benchmark_filename"] is not None:
         _check_ready_made(values, default)

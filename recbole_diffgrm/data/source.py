@@ -4,7 +4,7 @@ A source is a module with URL_KEY (the key that says where it downloads from), `
 url)`, `convert(dataset, archives, folder)` and `by_hand(dataset, archives, folder)` (what to do without a network).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -15,31 +15,42 @@ from recbole_diffgrm.data.download import DownloadFailed, dataset_folder, downlo
 from recbole_diffgrm.errors import UserError, suggest
 
 if TYPE_CHECKING:  # it brings RecBole and torch along
-    from recbole_diffgrm.config.build import Config
+    from recbole_diffgrm.config.recbole_config import Config
 
 SOURCES: tuple[ModuleType, ...] = (amazon, amazon_2023, recbole_archives)
 
 
+def check_dataset(dataset: str, folder: Path, names: Sequence[str] | None = None) -> None:
+    """Is it there, or can it be downloaded? `names`: benchmark_filename."""
+    if not _is_there(dataset, folder):
+        _find_source(dataset, folder)
+        return
+    for path in _interaction_files(dataset, folder, names):
+        if path.exists():
+            continue
+        if names is not None:
+            raise UserError(f"benchmark_filename: {path} does not exist")
+        raise UserError(
+            f"{folder} has ready-made parts of {dataset} and no {path.name}: name the parts, as in "
+            "benchmark_filename: [train, valid, test]"
+        )
+
+
 def interaction_files(config: "Config") -> list[Path]:
     """<dataset>.inter, or the files of a ready-made split."""
-    names = config["benchmark_filename"]
+    return _interaction_files(config.dataset, Path(config["data_path"]), config["benchmark_filename"])
+
+
+def _interaction_files(dataset: str, folder: Path, names: Sequence[str] | None) -> list[Path]:
     middles = [""] if names is None else [f".{name}" for name in names]
-    return [Path(config["data_path"]) / f"{config.dataset}{middle}.inter" for middle in middles]
+    return [folder / f"{dataset}{middle}.inter" for middle in middles]
 
 
 def check_files(config: "Config") -> None:
     folder = Path(config["data_path"])
     if not _is_there(config.dataset, folder):
         fetch(config.dataset, folder, {source.URL_KEY: config[source.URL_KEY] for source in SOURCES})
-    for path in interaction_files(config):
-        if path.exists():
-            continue
-        if config["benchmark_filename"] is not None:
-            raise UserError(f"benchmark_filename: {path} does not exist")
-        raise UserError(
-            f"{folder} has ready-made parts of {config.dataset} and no {path.name}: name the parts, as in "
-            "benchmark_filename: [train, valid, test]"
-        )
+    check_dataset(config.dataset, folder, config["benchmark_filename"])
     _check_features(config, folder / f"{config.dataset}.item")
 
 

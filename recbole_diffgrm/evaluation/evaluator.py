@@ -13,7 +13,7 @@ from recbole.evaluator.collector import DataStruct
 from torch import Tensor
 from tqdm import tqdm
 
-from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.loader import EvalLoader
 from recbole_diffgrm.evaluation.ranks import rank_name
 from recbole_diffgrm.evaluation.sid_metrics import sid_metrics, sid_shares

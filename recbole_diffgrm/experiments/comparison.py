@@ -28,8 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from recbole_diffgrm.config.build import Config, metric_names
+from recbole_diffgrm.config.build import metric_names
 from recbole_diffgrm.config.protocol import eval_mode, held_out_parts
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.frame import Dataset
 from recbole_diffgrm.data.source import check_files
 from recbole_diffgrm.errors import Interrupted, UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.atomic import read_header, read_item_texts, read_rows, write_atomic_file
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.errors import UserError

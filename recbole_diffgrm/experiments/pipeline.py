@@ -12,19 +12,19 @@ import torch
 from recbole.utils import init_seed
 
 from recbole_diffgrm import memory
-from recbole_diffgrm.config.build import Config, change_config
 from recbole_diffgrm.config.protocol import eval_mode, parse_mode
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.frame import Dataset
 from recbole_diffgrm.data.loader import EvalLoader
 from recbole_diffgrm.data.negatives import sample_negatives
 from recbole_diffgrm.data.source import check_files
 from recbole_diffgrm.data.splits import Split, make_split, sample_users
-from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
 from recbole_diffgrm.evaluation.groups import Groups, group_metrics
 from recbole_diffgrm.evaluation.ranks import save_ranks
 from recbole_diffgrm.experiments import environment, item_table, run_directory
+from recbole_diffgrm.experiments.changes import check_retest
 from recbole_diffgrm.experiments.item_data import attach_item_data
 from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.run_directory import RunDirectory
@@ -75,11 +75,7 @@ def retest(run_dir: str | Path, **changes: Any) -> RunResult:
 def retest_config(model: str, dataset: str, values: dict[str, Any], changes: dict[str, Any]) -> Config:
     """A configuration of which only what training does not read is changed."""
     model_class = get_model(model)
-    usable = sorted(model_class.Options.keys("validation", "evaluation", "nothing") & set(values))
-    for key in changes:
-        if key not in usable:
-            raise UserError(f"{key} cannot be changed without training again: only {', '.join(usable)} can")
-    return change_config(model_class, dataset, values, changes)
+    return Config(model_class, dataset, check_retest(model, model_class.Options, values, changes))
 
 
 def run_config(

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 from filelock import FileLock, Timeout
 
-from recbole_diffgrm.config.build import WITHOUT_EFFECT
+from recbole_diffgrm.config.other_keys import WITHOUT_EFFECT
 from recbole_diffgrm.data.source import interaction_files
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments.result import RESULT_FILE, RunResult

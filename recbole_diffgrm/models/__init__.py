@@ -1,13 +1,16 @@
 """The models of the bench. A model of ours is a line in MODELS; the others are RecBole's (models.recbole)."""
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recbole_diffgrm.config import build, layers
 from recbole_diffgrm.config.layers import Layer, preset_names
+from recbole_diffgrm.config.options import Options
 from recbole_diffgrm.errors import UserError, suggest
+from recbole_diffgrm.models.recbole_options import recbole_options
 
 if TYPE_CHECKING:
     from recbole_diffgrm.data.frame import Dataset
@@ -16,8 +19,11 @@ __all__ = [
     "MODELS",
     "build_config",
     "build_from_layers",
+    "check_config",
     "check_model_name",
+    "find_readers",
     "get_model",
+    "get_options",
     "model_names",
     "preset_names",
 ]
@@ -25,8 +31,8 @@ __all__ = [
 # name: module that has a class of this name
 MODELS = {
     "ARM": "recbole_diffgrm.models.arm",
-    "ActionPiece": "recbole_diffgrm.models.actionpiece",
-    "DiffGRM": "recbole_diffgrm.models.diffgrm",
+    "ActionPiece": "recbole_diffgrm.models.actionpiece.model",
+    "DiffGRM": "recbole_diffgrm.models.diffgrm.model",
     "HSTU": "recbole_diffgrm.models.hstu",
     "HistoryCopy": "recbole_diffgrm.models.baselines",
     "Pop": "recbole_diffgrm.models.baselines",
@@ -34,6 +40,21 @@ MODELS = {
     "RecJPQ": "recbole_diffgrm.models.recjpq",
     "TIGER": "recbole_diffgrm.models.tiger",
     "VQRec": "recbole_diffgrm.models.vqrec",
+}
+
+# name: module that has its Options (<name>Options) and does not import torch: wrong keys and values are answered at
+# once. The class of a model that is not here is loaded to see what it reads.
+OPTIONS = {
+    "ARM": "recbole_diffgrm.models.arm_options",
+    "ActionPiece": "recbole_diffgrm.models.actionpiece.options",
+    "DiffGRM": "recbole_diffgrm.models.diffgrm.options",
+    "HSTU": "recbole_diffgrm.models.hstu_options",
+    "HistoryCopy": "recbole_diffgrm.models.baselines_options",
+    "Pop": "recbole_diffgrm.models.baselines_options",
+    "RPG": "recbole_diffgrm.models.rpg_options",
+    "RecJPQ": "recbole_diffgrm.models.recjpq_options",
+    "TIGER": "recbole_diffgrm.models.tiger_options",
+    "VQRec": "recbole_diffgrm.models.vqrec_options",
 }
 
 
@@ -57,6 +78,30 @@ def _adapt(name: str) -> type[Any]:
     from recbole_diffgrm.models.recbole import adapt
 
     return adapt(name)
+
+
+def get_options(name: Any, source: str = "command line") -> type[Options]:
+    """The keys that a model reads, without loading it where that is possible."""
+    if isinstance(name, str) and name in OPTIONS:
+        return getattr(importlib.import_module(OPTIONS[name]), f"{name}Options")
+    if isinstance(name, str) and name in MODELS:
+        return get_model(name).Options
+    check_model_name(name, source)
+    return recbole_options(name)
+
+
+def find_readers(key: str) -> dict[str, type[Options]]:
+    """Models that read a key, with their Options; models that have to be loaded are asked if no other one reads it."""
+    at_once = [name for name in model_names() if name in OPTIONS or name not in MODELS]
+    for names in (at_once, [name for name in MODELS if name not in OPTIONS]):
+        readers = [name for name in names if _reads(name, key)]
+        if readers:
+            return {name: get_options(name) for name in readers}
+    return {}
+
+
+def _reads(name: str, key: str) -> bool:
+    return key in layers.recbole_defaults(name) or (name in MODELS and key in get_options(name).model_fields)
 
 
 def check_model_name(name: Any, source: str = "command line") -> None:
@@ -84,7 +129,6 @@ def build_config(
 ):
     """The checked configuration of a run. `presets` are names, in a list or with commas between; in a comparison a key
     or preset counts as known when one of the models `compared_with` has it."""
-    from recbole_diffgrm.config import build, layers
     from recbole_diffgrm.data.frame import Dataset
 
     overrides, settings = dict(overrides or {}), None
@@ -92,9 +136,7 @@ def build_config(
         if "data_path" in overrides:
             raise UserError(f"data_path: {dataset.name} is in {dataset.data_path}; leave data_path out")
         overrides["data_path"], settings, dataset = dataset.data_path, dataset.settings, dataset.name
-    config_files = [config_files] if isinstance(config_files, str | Path) else config_files
-    user_layers = [(str(path), layers.read_yaml(Path(path))) for path in config_files]
-    user_layers.append((build.COMMAND_LINE, overrides))
+    user_layers = _read_layers(config_files, overrides)
     return build_from_layers(model, dataset, user_layers, presets, compared_with, settings)
 
 
@@ -107,14 +149,46 @@ def build_from_layers(
     dataset_settings: Mapping[str, Any] | None = None,
 ):
     """The same from layers that were read already, weakest first."""
-    from recbole_diffgrm.config import build, layers
-
     model_class = get_model(model)
+    user_layers = _with_presets(model, dataset, user_layers, presets, compared_with)
+    compared_classes = [get_model(name) for name in compared_with]
+    return build.build_config(model_class, dataset, user_layers, compared_classes, find_readers, dataset_settings)
+
+
+def check_config(
+    model: str,
+    dataset: str,
+    config_files: str | Path | Sequence[str | Path] = (),
+    overrides: dict[str, Any] | None = None,
+    presets: str | Sequence[str] = (),
+    compared_with: Sequence[str] = (),
+    other_words: Collection[str] = (),
+) -> dict[str, Any]:
+    """What of `build_config` needs no torch, which takes seconds to import: names, keys and values are checked."""
+    options = get_options(model)
+    compared = {name: get_options(name) for name in compared_with}
+    user_layers = _with_presets(model, dataset, _read_layers(config_files, overrides), presets, compared_with)
+    return build.check_values(model, options, dataset, user_layers, compared, find_readers, other_words)
+
+
+def _read_layers(config_files: str | Path | Sequence[str | Path], overrides: Mapping[str, Any] | None) -> list[Layer]:
+    config_files = [config_files] if isinstance(config_files, str | Path) else config_files
+    of_files = [(str(path), layers.read_yaml(Path(path))) for path in config_files]
+    return [*of_files, (build.COMMAND_LINE, dict(overrides or {}))]
+
+
+def _with_presets(
+    model: str,
+    dataset: str,
+    user_layers: Sequence[Layer],
+    presets: str | Sequence[str],
+    compared_with: Sequence[str],
+) -> list[Layer]:
+    """The presets and, above them, the layers; names of models in them are checked."""
     presets = presets.split(",") if isinstance(presets, str) else presets
     presets = [name.strip() for name in presets if name.strip()]
-    user_layers = [*layers.preset_layers(model, presets, compared_with, dataset), *user_layers]
-    for source, layer in user_layers:
+    all_layers = [*layers.preset_layers(model, presets, compared_with, dataset), *user_layers]
+    for source, layer in all_layers:
         for name in layers.model_sections(source, layer):
             check_model_name(name, source)
-    compared_classes = [get_model(name) for name in compared_with]
-    return build.build_config(model_class, dataset, user_layers, compared_classes, dataset_settings)
+    return all_layers

@@ -4,26 +4,13 @@ the authors' release)."""
 import torch
 from torch import Tensor, nn
 
-from recbole_diffgrm.config.options import HeadsDivideWidth, PositiveInt, Probability, option
+from recbole_diffgrm.models.arm_options import ARMOptions
 from recbole_diffgrm.models.autoregressive import AutoregressiveModel, Sizes
-from recbole_diffgrm.models.search import SearchOptions
 from recbole_diffgrm.nn.attention import is_before, mask_to_bias
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.item_embeddings import ConcatenatedCodes
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
 from recbole_diffgrm.nn.transformer import CausalDecoder, EncoderLayer
-
-
-class ARMOptions(SearchOptions, HeadsDivideWidth):
-    """ARM"""
-
-    hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads.")
-    inner_size: PositiveInt = option("Inner width of the feed-forward layers.")
-    n_heads: PositiveInt = option("Number of attention heads.")
-    encoder_layers: PositiveInt = option("Transformer layers over the items of the history.")
-    decoder_layers: PositiveInt = option("Transformer layers over the digits of the SID.")
-    dropout_prob: Probability = option("Dropout of inputs, attention weights and the output of every sub-layer.")
-    label_smoothing: Probability = option("Label smoothing of the digits' cross-entropy.")
 
 
 class ARM(AutoregressiveModel):

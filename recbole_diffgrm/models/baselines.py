@@ -3,15 +3,10 @@
 import torch
 import torch.nn.functional as F
 
-from recbole_diffgrm.config.options import GeneralOptions
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, compact_left
 from recbole_diffgrm.models.base import Model
+from recbole_diffgrm.models.baselines_options import HistoryCopyOptions, PopOptions
 from recbole_diffgrm.models.candidates import GeneratedItems, ItemScores
-from recbole_diffgrm.tokenizer.options import TokenizerOptions
-
-
-class HistoryCopyOptions(GeneralOptions, TokenizerOptions):
-    """Nothing of its own."""
 
 
 class HistoryCopy(Model):
@@ -52,6 +47,7 @@ class HistoryCopy(Model):
 class Pop(Model):
     """Every user gets the items with the most interactions in training."""
 
+    Options = PopOptions
     family = "baseline"
     trainable = False
 

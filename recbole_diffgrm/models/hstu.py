@@ -9,64 +9,25 @@ Letters in shapes: B samples, L items of a history, T targets, K negatives, N it
 
 import logging
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationInfo, model_validator
 from torch import Tensor, nn
 
-from recbole_diffgrm.config.options import (
-    GeneralOptions,
-    HeadsDivideWidth,
-    PositiveFloat,
-    PositiveInt,
-    Probability,
-    option,
-)
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.models.base import LossOutput, Model
 from recbole_diffgrm.models.candidates import ItemScores, SidItemScores
+from recbole_diffgrm.models.hstu_options import HSTUOptions
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.hstu import NUM_TIME_BUCKETS, HSTULayer, bucket_differences, relative_index
 from recbole_diffgrm.nn.item_embeddings import sum_codes
 from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
-from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
 RESERVED = 11  # positions that the release keeps behind the longest history; they count in its constants
 MIN_NORM = 1e-6
 
 logger = logging.getLogger(__name__)
-
-
-class HSTUOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
-    """HSTU"""
-
-    item_input: Literal["ids", "codes"] = option(
-        "An item is an embedding of its own, or the mean of the embeddings of its semantic ID's codes; in the history "
-        "and as what is scored."
-    )
-    hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads.")
-    n_layers: PositiveInt = option("Number of layers.")
-    n_heads: PositiveInt = option("Number of attention heads.")
-    embedding_dropout_prob: Probability = option("Dropout of the embedded items.")
-    hidden_dropout_prob: Probability = option("Dropout in the layers.")
-    time_bias: bool | Literal["auto"] = option(
-        "Attention depends on the time between interactions. auto: where timestamps are clocks, not the position in a "
-        "sequence or the like; True refuses data without clocks.",
-        expected="auto, True or False",
-    )
-    temperature: PositiveFloat = option("Items are scored by their cosine with a state, divided by this.")
-    num_negatives: PositiveInt | None = option(
-        "The softmax of training is over the target and this many random items, drawn anew for each batch; ~ is over "
-        "all items."
-    )
-
-    @model_validator(mode="after")
-    def _check_sids(self, info: ValidationInfo) -> "HSTUOptions":
-        if self.item_input == "codes":
-            self.check_collision_order_unused(info)
-        return self
 
 
 class HSTU(Model):

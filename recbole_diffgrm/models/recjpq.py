@@ -8,46 +8,22 @@ Letters in shapes: B samples, L items of a history, T targets, n digits with M c
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationInfo, model_validator
 from torch import Tensor, nn
 
-from recbole_diffgrm.config.options import GeneralOptions, HeadsDivideWidth, PositiveInt, Probability, option
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.generation.item_ranking import SeenPairs
 from recbole_diffgrm.models.base import LossOutput, Model
 from recbole_diffgrm.models.candidates import Candidates, SidItemScores, TopK
+from recbole_diffgrm.models.recjpq_options import RecJPQOptions
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.gpt2 import causal_bias
 from recbole_diffgrm.nn.jpq import InvertedLists, JPQEmbedding, build_inverted_lists, score_items, search_pruned
 from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
 from recbole_diffgrm.nn.sasrec import SASRecLayer
-from recbole_diffgrm.tokenizer.options import TokenizerOptions
-
-
-class RecJPQOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
-    """RecJPQ"""
-
-    hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads and of the digits of a SID.")
-    n_layers: PositiveInt = option("Number of layers.")
-    n_heads: PositiveInt = option("Number of attention heads.")
-    dropout_prob: Probability = option("Dropout of the embedded items, attention weights and feed-forward layers.")
-    loss_type: Literal["BCE", "CE"] = option(
-        "BCE (published): binary cross-entropy of the target and one random item. CE: softmax over all items."
-    )
-    scoring: Literal["pqtopk", "prune"] = option(
-        "How the best items are found: by the scores of all, or by a search that stops once no other item can be among "
-        "them. Both are exact; prune pays with millions of items. Ranks of targets take the scores of all.",
-        affects="evaluation",
-    )
-
-    @model_validator(mode="after")
-    def _check_unused(self, info: ValidationInfo) -> "RecJPQOptions":
-        self.check_collision_order_unused(info)
-        return self
 
 
 class RecJPQ(Model):

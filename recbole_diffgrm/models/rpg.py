@@ -9,71 +9,23 @@ SIDs, E edges of a node, W beams.
 """
 
 import math
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationInfo, model_validator
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from recbole_diffgrm.config.options import (
-    GeneralOptions,
-    HeadsDivideWidth,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Probability,
-    option,
-)
-from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat
 from recbole_diffgrm.models.base import LossOutput, Model
 from recbole_diffgrm.models.candidates import Candidates, GeneratedItems, SidItemScores
+from recbole_diffgrm.models.rpg_options import RPGOptions
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.gpt2 import GPT2Layer, causal_bias
 from recbole_diffgrm.nn.item_embeddings import sum_codes
-from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
 TARGETS_AT_ONCE = 512  # in the loss
 NODES_AT_ONCE = 256  # of the graph, when it is built
 VISITED_AT_ONCE = 2**24  # codes of visited nodes that a walk holds
-
-
-class RPGOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
-    """RPG"""
-
-    hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads.")
-    inner_size: PositiveInt = option("Inner width of the feed-forward layers.")
-    n_layers: PositiveInt = option("Number of layers.")
-    n_heads: PositiveInt = option("Number of attention heads.")
-    embedding_dropout_prob: Probability = option("Dropout of the embedded items.")
-    attn_dropout_prob: Probability = option("Dropout of attention weights.")
-    temperature: PositiveFloat = option("Codes are scored by their cosine with a head's output, divided by this.")
-    scoring: Literal["exhaustive", "graph"] = option(
-        "What the test ranks: all items, or those met on a walk over the graph of similar SIDs. Validation ranks all.",
-        affects="evaluation",
-    )
-    graph_edges: NonNegativeInt = option(
-        "Neighbours of each SID in the graph, which is built after training and saved with the weights; its time grows "
-        "with the square of the catalogue. 0 builds none."
-    )
-    graph_beams: PositiveInt = option(
-        "scoring graph: SIDs that a walk holds, at least max(topk).", affects="evaluation"
-    )
-    graph_steps: PositiveInt = option("scoring graph: steps of a walk.", affects="evaluation")
-
-    @model_validator(mode="after")
-    def _check_graph(self, info: ValidationInfo) -> "RPGOptions":
-        if self.scoring == "exhaustive":
-            self.check_unused(info, "sid_collision_order", "read only with scoring: graph; equal scores rank by number")
-            return self
-        if not self.graph_edges:
-            raise UserError("scoring: graph needs graph_edges, the neighbours of each SID")
-        list_length = (info.context or {}).get("list_length") or max(self.topk)
-        if self.graph_beams < list_length:
-            raise UserError(f"graph_beams: {self.graph_beams} SIDs are too few for topk {list_length}")
-        return self
 
 
 class RPG(Model):

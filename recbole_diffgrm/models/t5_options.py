@@ -1,7 +1,11 @@
 """Keys of models whose network is a T5."""
 
+from typing import TYPE_CHECKING
+
 from recbole_diffgrm.config.options import Options, PositiveInt, Probability, option
-from recbole_diffgrm.nn.t5 import T5Config
+
+if TYPE_CHECKING:
+    from recbole_diffgrm.nn.t5 import T5Config
 
 
 class T5Options(Options):
@@ -16,7 +20,9 @@ class T5Options(Options):
     dropout_prob: Probability = option("Dropout, in all of T5's places.")
 
 
-def t5_config(config) -> T5Config:
+def t5_config(config) -> "T5Config":
+    from recbole_diffgrm.nn.t5 import T5Config  # here: keys are checked before torch is loaded
+
     return T5Config(
         hidden_size=config["hidden_size"],
         inner_size=config["inner_size"],

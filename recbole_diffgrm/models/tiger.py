@@ -4,20 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recbole_diffgrm.config.options import NonNegativeInt, option
 from recbole_diffgrm.models.autoregressive import AutoregressiveModel, Sizes
-from recbole_diffgrm.models.search import SearchOptions
-from recbole_diffgrm.models.t5_options import T5Options, t5_config
+from recbole_diffgrm.models.t5_options import t5_config
+from recbole_diffgrm.models.tiger_options import TIGEROptions
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
 from recbole_diffgrm.nn.t5 import T5Decoder, T5Encoder
-
-
-class TIGEROptions(SearchOptions, T5Options):
-    """TIGER"""
-
-    user_tokens: NonNegativeInt = option(
-        "A history begins with one of this many user tokens, by the user's number modulo this; 0: with its first item."
-    )
 
 
 class TIGER(AutoregressiveModel):

@@ -9,44 +9,18 @@ Letters in shapes: B samples, L items of a history, T targets, n digits with M c
 
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationInfo, model_validator
 from torch import Tensor, nn
 
 from recbole_diffgrm import recbole_compat
-from recbole_diffgrm.config.options import (
-    GeneralOptions,
-    HeadsDivideWidth,
-    PositiveFloat,
-    PositiveInt,
-    Probability,
-    option,
-)
 from recbole_diffgrm.models.base import LossOutput, Model
 from recbole_diffgrm.models.candidates import SidItemScores
+from recbole_diffgrm.models.vqrec_options import VQRecOptions
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.gpt2 import causal_bias
 from recbole_diffgrm.nn.item_embeddings import sum_codes
 from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
-from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
 EPS = 1e-12
-
-
-class VQRecOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
-    """VQRec"""
-
-    hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads.")
-    inner_size: PositiveInt = option("Inner width of the feed-forward layers.")
-    n_layers: PositiveInt = option("Number of layers.")
-    n_heads: PositiveInt = option("Number of attention heads.")
-    hidden_dropout_prob: Probability = option("Dropout of the embedded items and of the output of every sub-layer.")
-    attn_dropout_prob: Probability = option("Dropout of attention weights.")
-    temperature: PositiveFloat = option("Items are scored by their cosine with a state, divided by this.")
-
-    @model_validator(mode="after")
-    def _check_unused(self, info: ValidationInfo) -> "VQRecOptions":
-        self.check_collision_order_unused(info)
-        return self
 
 
 class VQRec(Model):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from recbole_diffgrm import recbole_compat
-from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.models import MODELS, get_model
 from recbole_diffgrm.models.recbole_names import all_model_names
 from recbole_diffgrm.register.config import StockConfig, asked_model

@@ -3,15 +3,19 @@
 import logging
 from typing import Any
 
-from recbole_diffgrm.config.build import Config, RecBoleConfig, known_keys
+from recbole_diffgrm.config.build import known_keys
 from recbole_diffgrm.config.recbole_arguments import read_arguments, read_command_line
+from recbole_diffgrm.config.recbole_config import Config, RecBoleConfig
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.models import build_from_layers, get_model
+from recbole_diffgrm.models import build_from_layers, get_options
 
 logger = logging.getLogger(__name__)
 
 # Without effect in a run directory, but read by RecBole's own trainer and evaluator.
 STOCK_KEYS = {"checkpoint_dir", "metric_decimal_place"}
+
+# Without effect in a run directory; here RecBole would read what it saved, made with another tokenizer.
+REFUSED_KEYS = ("save_dataset", "dataset_save_path", "save_dataloaders", "dataloaders_save_path")
 
 # Options of RecBole's run_recbole.py that are not settings.
 SCRIPT_OPTIONS = {"config_files", "nproc", "ip", "port", "world_size", "group_offset"}
@@ -24,9 +28,12 @@ class StockConfig(Config):
         arguments = read_arguments(model, dataset, config_file_list, config_dict, read_command_line())
         name = arguments.model if isinstance(arguments.model, str) else arguments.model.__name__
         stock: dict[str, Any] = {}
-        for _, layer in arguments.user_layers:
+        for source, layer in arguments.user_layers:
+            for key in REFUSED_KEYS:
+                if layer.get(key):
+                    raise UserError(f"{source}: {key}: RecBole would use the saved data with another tokenizer")
             stock |= {key: layer.pop(key) for key in STOCK_KEYS & layer.keys()}
-        _drop_unknown(arguments.user_layers[-1][1], known_keys(get_model(name)))
+        _drop_unknown(arguments.user_layers[-1][1], known_keys(name, get_options(name)))
         built = build_from_layers(name, arguments.dataset, arguments.user_layers, arguments.presets)
         super().__init__(built.model_class, built.dataset, built.values | stock)
         self.final_config_dict |= stock

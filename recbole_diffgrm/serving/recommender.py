@@ -9,9 +9,10 @@ import torch
 from recbole.data.interaction import Interaction
 from torch import Tensor
 
-from recbole_diffgrm.config.build import Config, change_config
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments import item_table
+from recbole_diffgrm.experiments.changes import check_recommend
 from recbole_diffgrm.experiments.item_table import Items
 from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
@@ -53,18 +54,10 @@ class Recommender:
             raise UserError(f"{run_dir} is not a run directory")
         result = RunResult.load(run_dir)
         model_class = get_model(result.model, str(run_dir))
-        usable = sorted(model_class.Options.keys("evaluation") & set(result.config))
-        for key in changes:
-            if key not in usable:
-                raise UserError(
-                    f"{key} cannot be changed for recommendations of {result.model}: only {', '.join(usable)} can"
-                )
-        missing = model_class.Options.keys() - set(result.config)
-        if missing:
-            raise UserError(f"{run_dir} is of another version: its configuration lacks {', '.join(sorted(missing))}")
+        values = check_recommend(result.model, model_class.Options, result.config, changes)
         known = item_table.load(run_dir)
         try:
-            config = change_config(model_class, result.dataset, result.config, changes, list_length=1)
+            config = Config(model_class, result.dataset, values)
             state = checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"]
             model = model_class(config, _ItemsOnly(config, known, state)).to(config["device"])
             model.load_state_dict(state)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.atomic import read_header, read_item_texts
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError, suggest

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-import torch
 from threadpoolctl import threadpool_limits
 
 Result = TypeVar("Result")
@@ -27,6 +26,8 @@ def one_thread() -> Iterator[None]:
 
 def map_blocks(function: Callable[[int, int], Result], num_rows: int, block_rows: int) -> list[Result]:
     """[function(0, block_rows), function(block_rows, 2 * block_rows), ...] on as many cores as torch may use."""
+    import torch  # here: keys are checked before it is loaded
+
     threads = torch.get_num_threads()  # before the limit, which holds for torch as well
     with one_thread(), ThreadPoolExecutor(threads) as pool:
         starts = range(0, num_rows, block_rows)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import file_sha256, write_json

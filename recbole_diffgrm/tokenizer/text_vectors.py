@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.tokenizer.embedding_sources import text_source

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from filelock import FileLock
 from torch.utils.tensorboard import SummaryWriter
 
-from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import write_json
 

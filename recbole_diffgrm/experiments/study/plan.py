@@ -28,9 +28,10 @@ from typing import Any
 
 import yaml
 
-from recbole_diffgrm.config.build import Config, metric_names
+from recbole_diffgrm.config.build import metric_names
 from recbole_diffgrm.config.layers import is_text_key, preset_layers, read_yaml
 from recbole_diffgrm.config.protocol import held_out_parts, is_sampled
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments.pipeline import retest_config
 from recbole_diffgrm.models import build_config, get_model

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.source import check_files
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.ranks import rank_name

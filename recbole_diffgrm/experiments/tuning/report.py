@@ -20,7 +20,7 @@ import optuna
 import yaml
 from optuna.trial import FrozenTrial, TrialState
 
-from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.evaluation.ranks import RANKINGS
 from recbole_diffgrm.experiments.results_table import NO_VALUE, format_table, new_figure, save_figure
 from recbole_diffgrm.experiments.tuning.search import Search, short

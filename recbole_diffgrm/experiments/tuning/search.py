@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import TrialState
 
-from recbole_diffgrm.config.build import Config
+from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.experiments import run_directory
 from recbole_diffgrm.experiments.pipeline import run_config, train_config

@@ -21,11 +21,12 @@ from typing import Any
 
 from pydantic import ValidationError, create_model
 
-from recbole_diffgrm.config.build import WITHOUT_EFFECT, known_keys
+from recbole_diffgrm.config.build import known_keys
 from recbole_diffgrm.config.layers import merge, model_sections, parse_value, properties_dir, read_yaml
 from recbole_diffgrm.config.options import DataOptions, EvaluationOptions, Options, expected_words
-from recbole_diffgrm.errors import UserError, suggest
-from recbole_diffgrm.models import check_model_name, get_model
+from recbole_diffgrm.config.other_keys import WITHOUT_EFFECT, suggest_key
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.models import check_model_name, get_options
 
 # Trials that differ in one of these have scores that cannot be compared, or differ by luck.
 NOT_SEARCHED = (DataOptions.keys() - {"MAX_ITEM_LIST_LENGTH"}) | EvaluationOptions.keys() | {"seed"}
@@ -92,7 +93,7 @@ Space = dict[str, Choice | Range]
 def read_spaces(models: Sequence[str], path: Path | None) -> dict[str, Space]:
     """{model: its space}, checked. Without a file those of properties/tune. A key that only some of the models read is
     searched for these."""
-    known = {model: known_keys(get_model(model)) - set(WITHOUT_EFFECT) for model in models}
+    known = {model: known_keys(model, get_options(model)) - set(WITHOUT_EFFECT) for model in models}
     spaces = {}
     for model in models:
         source = path or properties_dir() / "tune" / f"{model}.yaml"
@@ -116,7 +117,7 @@ def read_spaces(models: Sequence[str], path: Path | None) -> dict[str, Space]:
         }
         for key, searched in space.items():
             for value in searched.examples():
-                _check_value(get_model(model).Options, key, value, str(source))
+                _check_value(get_options(model), key, value, str(source))
         if not space:
             raise UserError(f"{source}: there is no key to search for {model}")
         spaces[model] = space
@@ -127,7 +128,7 @@ def _check_key(key: Any, known: Collection[str], source: str) -> None:
     if not isinstance(key, str):
         raise UserError(f"{source}: keys are names, not {key!r}")
     if key not in known:
-        raise UserError(f"{source}: unknown key {key!r}.{suggest(key, known)}")
+        raise UserError(f"{source}: unknown key {key!r}.{suggest_key(key, known)}")
     if key in NOT_SEARCHED:
         raise UserError(f"{source}: {key} cannot be searched: scores of trials that differ in it cannot be compared")
 

@@ -1,5 +1,1 @@
 """ActionPiece (Hou et al., ICML 2025): tokens that depend on their context, made by merging features of items."""
-
-from recbole_diffgrm.models.actionpiece.model import ActionPiece
-
-__all__ = ["ActionPiece"]

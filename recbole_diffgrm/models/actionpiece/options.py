@@ -1,7 +1,7 @@
 """The keys that ActionPiece reads."""
 
 from recbole_diffgrm.config.options import PositiveInt, option
-from recbole_diffgrm.models.search import SearchOptions
+from recbole_diffgrm.models.search_options import SearchOptions
 from recbole_diffgrm.models.t5_options import T5Options
 
 

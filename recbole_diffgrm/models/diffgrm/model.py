@@ -18,13 +18,13 @@ from recbole_diffgrm.models.candidates import Candidates, FusedScores, Generated
 from recbole_diffgrm.models.diffgrm.decoding import make_constraint, make_step, users_per_chunk
 from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork
 from recbole_diffgrm.models.diffgrm.noising import digit_losses, sample_losses
-from recbole_diffgrm.models.diffgrm.options import build_options, make_noising
+from recbole_diffgrm.models.diffgrm.options import DiffGRMOptions, make_noising
 from recbole_diffgrm.models.diffgrm.statistics import digit_means, digit_sums
 from recbole_diffgrm.models.search import SearchModel
 
 
 class DiffGRM(SearchModel):
-    Options = build_options()
+    Options = DiffGRMOptions
     family = "generative"
     variable_length = True
     sample_units = ("prefix", "sequence")

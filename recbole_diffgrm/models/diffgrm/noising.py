@@ -7,17 +7,23 @@ give its keys defaults in properties/model/DiffGRM.yaml. Letters in shapes as in
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
-import torch
-import torch.nn.functional as F
 from pydantic import AfterValidator, Field
-from torch import Tensor
 
 from recbole_diffgrm.config.options import Options, PositiveInt, option
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.generation.semantic_ids import MASKED
-from recbole_diffgrm.models.diffgrm.network import DiffGRMNetwork, EncodedHistory
+from recbole_diffgrm.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+
+    from recbole_diffgrm.models.diffgrm.network import DiffGRMNetwork, EncodedHistory
+else:
+    torch, F = LazyModule("torch"), LazyModule("torch.nn.functional")
+    Tensor = DiffGRMNetwork = EncodedHistory = Any  # in annotations only
 
 
 class Views(NamedTuple):
@@ -206,6 +212,8 @@ def predict_views(
 ) -> Views:
     """Targets [B, n], masked as in `masked` [B, V, n]. `num_masked`: masked digits of all views of a sample together,
     if every sample has the same number; the last layer computes only these."""
+    from recbole_diffgrm.generation.semantic_ids import MASKED
+
     shown = target[:, None].masked_fill(masked, MASKED)  # [B, V, n]
     positions = None
     if num_masked is not None and num_masked < masked[0].numel():

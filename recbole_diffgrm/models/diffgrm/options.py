@@ -13,9 +13,8 @@ from recbole_diffgrm.config.options import (
     option,
 )
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.models.diffgrm.decoding import CONSTRAINTS
 from recbole_diffgrm.models.diffgrm.noising import NOISINGS, Noising
-from recbole_diffgrm.models.search import SearchOptions
+from recbole_diffgrm.models.search_options import SearchOptions
 
 
 class NetworkOptions(HeadsDivideWidth):
@@ -86,7 +85,7 @@ class LossOptions(Options):
 class DecodingOptions(Options):
     """DiffGRM: decoding"""
 
-    decoding: Literal[tuple(CONSTRAINTS)] = option(  # type: ignore[valid-type]
+    decoding: Literal["constrained", "unconstrained", "unconstrained_greedy_last", "fixed_order"] = option(
         "What beam search (CPD) goes over. constrained: partial SIDs that exist, each once. unconstrained (paper): all "
         "SIDs; those that do not exist are dropped at the end. unconstrained_greedy_last (authors' release): each "
         "branch takes the best code for its last digit. fixed_order (paper's w/o CPD): one random order of the digits.",
@@ -149,3 +148,6 @@ def build_options() -> type[_DiffGRMOptions]:
     for noising in NOISINGS.values():
         fields |= {key: (field.annotation, field) for key, field in noising.model_fields.items()}
     return create_model("DiffGRMOptions", __base__=_DiffGRMOptions, __doc__="DiffGRM: keys of the noisings", **fields)
+
+
+DiffGRMOptions = build_options()

@@ -5,6 +5,8 @@ loss term. All randomness comes from one generator, training runs in one thread,
 checkpoint: neither the number of threads nor a kill changes the codes.
 """
 
+from __future__ import annotations
+
 import hashlib
 import logging
 import math
@@ -13,17 +15,25 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 from tqdm import tqdm
 
 from recbole_diffgrm.files import atomic_write
+from recbole_diffgrm.lazy import LazyModule
 from recbole_diffgrm.tokenizer.parallel import one_thread
 from recbole_diffgrm.tokenizer.quantizers.residual import ResidualQuantizer, residual_kmeans
 from recbole_diffgrm.tokenizer.whitening import Whitening
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+
+    Layer = tuple[Tensor, Tensor]  # weight [in, out], bias [out]
+else:
+    torch, F = LazyModule("torch"), LazyModule("torch.nn.functional")
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +44,6 @@ COMMITMENT = 0.25
 EMA_DECAY = 0.99  # of the moving averages behind the codebooks, per step
 CHECKPOINT_FILE = "rq_vae.pt"
 CHECKPOINT_SECONDS = 30.0
-
-Layer = tuple[Tensor, Tensor]  # weight [in, out], bias [out]
 
 
 class ResidualVAE(ResidualQuantizer):

@@ -4,7 +4,7 @@ import pytest
 
 from recbole_diffgrm import UserError
 from recbole_diffgrm.models import build_config
-from recbole_diffgrm.models.diffgrm import DiffGRM
+from recbole_diffgrm.models.diffgrm.model import DiffGRM
 from recbole_diffgrm.models.diffgrm.noising import NOISINGS
 from recbole_diffgrm.models.diffgrm.options import make_noising, noising_keys
 
