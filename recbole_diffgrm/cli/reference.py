@@ -31,6 +31,11 @@ every `Amazon_<Category>`. A preset is `properties/preset/<Model>/<name>.yaml`; 
 `datasets: {ml-100k: {epochs: 4}}` holds for the named dataset only. In any other file a section
 `models: {SASRec: {n_layers: 1}}` holds for the named model only.
 
+One file may serve all models: a key that another model reads is passed over. What is set on the command line or in a
+section `models` must be read by the model it is set for, unless it affects nothing, such as `cache_dir`. A key that no
+model reads is an error everywhere. Files of RecBole and its sister projects load as they are:
+[which of their keys have no effect here](recbole-differences.md#recboles-yaml-files).
+
 Values on the command line are YAML and never run as code. An unknown key, a wrong value, a metric that is not computed,
 a dataset that is too small: one line and exit code 2, before any work is done. RecBole's other keys may be set as well.
 `python run_recbole_diffgrm.py --help KEY` describes one key. Editors that speak the YAML language server read

@@ -24,7 +24,9 @@ class WithoutEffect(NamedTuple):
 
 
 _READ_AGAIN = WithoutEffect("the atomic files are read at every run")
-_STAGES = WithoutEffect("pre-training and fine-tuning run one after the other", refused=True)
+_STAGES = WithoutEffect(
+    "pre-training and fine-tuning run one after the other", refused=True, same_as_default=("pretrain", "")
+)
 _NO_GRAPH = WithoutEffect("no knowledge graph is loaded", refused=True)
 _NO_GRAPH_FIELD = WithoutEffect("no knowledge graph is loaded")
 _NO_NETWORK = WithoutEffect("no social network is loaded")
@@ -34,7 +36,7 @@ WITHOUT_EFFECT = {
     # Where and how RecBole saves, logs and loads
     "worker": WithoutEffect("batches are cut in the training process"),
     "checkpoint_dir": WithoutEffect("checkpoints are in the run directory; set output_dir"),
-    "save_step": WithoutEffect("a checkpoint is written every epoch"),
+    "save_step": WithoutEffect("a checkpoint is written every epoch", same_as_default=(50,)),
     "save_dataset": _READ_AGAIN,
     "dataset_save_path": _READ_AGAIN,
     "save_dataloaders": _READ_AGAIN,

@@ -1,13 +1,17 @@
 """The command line as people type it."""
 
+import json
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
+from recbole_diffgrm import UserError, __version__
 from recbole_diffgrm.cli.arguments import parse_arguments
 from recbole_diffgrm.cli.main import FLAGS, main
-from recbole_diffgrm.models import build_config, model_names
+from recbole_diffgrm.experiments.result import RunResult
+from recbole_diffgrm.models import build_config, check_config, model_names
 from tests.conftest import ROOT, run_python
 
 
@@ -64,6 +68,122 @@ def test_wrong_input_is_one_line_and_exit_code_2(arguments, capsys, tmp_path):
     assert written.out == ""
     assert written.err.startswith("error: ") and written.err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+# What people get wrong, and what the answer must name.
+MISTAKES = [
+    (["--modle=SASRec"], "Did you mean model?"),
+    (["--model=SASREK"], "Did you mean SASRec?"),
+    (["--model=SASRec,BERT4REC"], "Did you mean BERT4Rec?"),
+    (["--model=SASRec,SASRec"], "--model names SASRec twice"),
+    (["--seeds=1,2,1"], "--seeds names 1 twice"),
+    (["--seeds=1,-2"], "seed must be"),
+    (["-m", "SASRec", "-d", "does_not_exist"], "does_not_exist.inter does not exist"),
+    (["--dataset=Amazon_Bauty"], "Did you mean Amazon_Beauty?"),
+    (["--lr=0.1"], "Did you mean learning_rate?"),
+    (["--batch_size=10"], "Did you mean train_batch_size?"),
+    (["--max_len=10"], "Did you mean MAX_ITEM_LIST_LENGTH?"),
+    (["--config=a.yaml"], "Did you mean config_files?"),
+    (["--config_files=does_not_exist.yaml"], "does_not_exist.yaml does not exist"),
+    (["--preset=cup"], "DiffGRM has cpu, item, item-small"),
+    (["--model=SASRec", "--beam_size=10"], "SASRec does not read 'beam_size'"),
+    (["--model=TIGER", "--epochs=many"], "epochs must be a whole number of at least 0, not 'many'"),
+    (["--noising=OCN"], "noising must be one of"),
+    (["--noising=random", "--ocn_select=most"], "ocn_select: read only by noising ocn"),
+    (["--sid_quantizer=opqq"], "sid_quantizer must be one of"),
+    (["--model=HSTU", "--n_heads=3"], "must be a multiple of n_heads"),
+    (["--model=SASRec", "--metrics=NDGC"], "Did you mean NDCG?"),
+    (["--model=SASRec", "--valid_metric=NDCG@7"], "NDCG@7 is not among metrics x topk"),
+    (["--model=SASRec", "--eval_args={order: RO}"], "eval_args: order must be TO"),
+    (["--model=SASRec", "--train_neg_sample_args={sample_num: 1}"], "loss_type CE"),
+    (["--recommend=does_not_exist", "--history=1"], "does_not_exist is not a run directory"),
+    (["--retest=does_not_exist"], "does_not_exist is not a run directory"),
+    (["--recommend=RUN", "--history=1", "--epochs=3"], "epochs cannot be changed for recommendations of DiffGRM"),
+    (["--retest=RUN", "--epochs=3"], "epochs cannot be changed without training again"),
+    (["--retest=RUN", "--beam_size=no"], "beam_size must be"),
+]
+# torch, and what takes long to import beside it
+SLOW_TO_IMPORT = [
+    "torch",
+    "recbole.config",
+    "recbole.data",
+    "recbole.evaluator",
+    "recbole.model",
+    "recbole.utils",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "transformers",
+    "matplotlib",
+]
+
+
+@pytest.fixture
+def without_torch(tmp_path):
+    """The environment of a Python that cannot import torch and the like."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name in {SLOW_TO_IMPORT}:\n"
+        "            raise RuntimeError(f'{name} is imported')\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+    )
+    return {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+
+
+def test_mistakes_are_answered_before_torch_is_imported(without_torch, tmp_path):
+    run_dir = tmp_path / "RUN"
+    config = check_config("DiffGRM", "ml-100k")
+    of_dictionary = {"valid", "test", "seconds", "statistics", "config", "environment"}
+    result = {field.name: {} if field.name in of_dictionary else 0 for field in fields(RunResult)}
+    run_dir.mkdir()
+    (run_dir / "result.json").write_text(json.dumps(result | {"model": "DiffGRM", "config": config}))
+    commands = [[word.replace("=RUN", f"={run_dir}") for word in arguments] for arguments, _ in MISTAKES]
+    code = (
+        "import json, sys\n"
+        "from recbole_diffgrm.cli.main import main\n"
+        "for arguments in json.loads(sys.argv[1]):\n"
+        "    print(f'exit code {main(arguments)}', file=sys.stderr)\n"
+    )
+    done = run_python("-c", code, json.dumps(commands), **without_torch)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2 * len(MISTAKES)  # each answer is one line
+    for (arguments, words), answer, exit_code in zip(MISTAKES, lines[::2], lines[1::2]):
+        assert answer.startswith("error: ") and words in answer, (arguments, answer)
+        assert exit_code == "exit code 2"
+
+
+def test_the_import_of_torch_would_be_noticed(without_torch):
+    """What the test above relies on."""
+    assert "torch is imported" in run_python("-c", "import torch", **without_torch).stderr
+    done = run_python("run_recbole_diffgrm.py", "--model=SASRec", "--epochs=1", **without_torch)
+    assert "is imported" in done.stderr and done.returncode == 1
+
+
+@pytest.mark.parametrize("module", ["recbole_diffgrm", "recbole_diffgrm.tokenizer"])
+def test_other_commands_answer_at_once_too(module, without_torch):
+    done = run_python("-m", module, "--sid_num_digit=3", **without_torch)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: command line: unknown key 'sid_num_digit'. Did you mean sid_num_digits?\n",
+    )
+
+
+def test_version(without_torch):
+    for command in (["run_recbole_diffgrm.py"], ["-m", "recbole_diffgrm"]):
+        assert run_python(*command, "--version", **without_torch).stdout == f"recbole_diffgrm {__version__}\n"
+
+
+def test_short_names_of_recbole():
+    assert parse_arguments(["-m", "SASRec", "-d", "ml-100k", "--epochs", "1"]) == {
+        "model": "SASRec",
+        "dataset": "ml-100k",
+        "epochs": 1,
+    }
+    with pytest.raises(UserError, match="--model is given twice"):
+        parse_arguments(["-m", "SASRec", "--model=Pop"])
 
 
 def test_help_names_what_people_use_without_loading_torch():

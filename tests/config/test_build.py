@@ -183,6 +183,34 @@ def test_in_a_comparison_one_reader_is_enough():
         build_config("SASRec", "ml-100k", overrides=overrides)
 
 
+ALL_MODELS = "sid_num_digits: 3\nbeam_size: 16\nnum_layers: 2\nhidden_size: 32\ncache_dir: elsewhere\n"
+
+
+def test_one_file_serves_all_models_or_one_of_them(tmp_path):
+    path = tmp_path / "all.yaml"
+    path.write_text(ALL_MODELS)
+    alone = build_config("SASRec", "ml-100k", [path])
+    assert alone.values == build_config("SASRec", "ml-100k", overrides={"hidden_size": 32}).values
+    assert build_config("DiffGRM", "ml-100k", [path])["sid_num_digits"] == 3
+    assert build_config("GRU4Rec", "ml-100k", [path])["num_layers"] == 2
+    path.write_text(ALL_MODELS + "hidden_sizes: 3\n")
+    with pytest.raises(UserError, match=r"all\.yaml: unknown key 'hidden_sizes'. Did you mean hidden_size"):
+        build_config("SASRec", "ml-100k", [path])
+
+
+def test_what_is_set_for_a_model_must_be_read_by_it(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("models: {SASRec: {beam_size: 16}}\n")
+    assert build_config("DiffGRM", "ml-100k", [path])["beam_size"] == 32  # another model's section
+    with pytest.raises(UserError, match=r"SASRec does not read 'beam_size', which is for .*DiffGRM"):
+        build_config("SASRec", "ml-100k", [path])
+    with pytest.raises(UserError, match=r"SASRec does not read 'num_layers'.* Did you mean n_layers"):
+        build_config("SASRec", "ml-100k", overrides={"num_layers": 1})
+    # What affects nothing may be said to every model.
+    config = build_config("SASRec", "ml-100k", overrides={"cache_dir": "elsewhere"})
+    assert config.values == build_config("SASRec", "ml-100k").values
+
+
 @pytest.mark.parametrize("content", ["a: [1", "- 1\n- 2", b"\xff\xfe"])
 def test_broken_configuration_files(content, tmp_path):
     path = tmp_path / "broken.yaml"

@@ -3,7 +3,16 @@
 import pytest
 
 from recbole_diffgrm import UserError
-from recbole_diffgrm.models import MODELS, build_config, get_model, model_names, preset_names
+from recbole_diffgrm.models import (
+    MODELS,
+    OPTIONS,
+    build_config,
+    find_readers,
+    get_model,
+    get_options,
+    model_names,
+    preset_names,
+)
 from recbole_diffgrm.models.base import Model, ModelInterface
 from tests.conftest import run_python
 
@@ -27,6 +36,19 @@ def test_classes(name):
     assert model.__name__ == name and model is get_model(name)
     assert issubclass(model, ModelInterface) and issubclass(model, Model) == (name in MODELS)
     assert build_config(name, "ml-100k").model_class is model
+
+
+@pytest.mark.parametrize("name", [*MODELS, "SASRec", "S3Rec"])
+def test_options_are_known_without_the_class(name):
+    assert name in OPTIONS or name not in MODELS
+    assert get_options(name) is get_model(name).Options
+
+
+def test_readers_of_a_key():
+    assert {"DiffGRM", "TIGER", "HistoryCopy"} <= set(find_readers("sid_num_digits"))
+    assert not {"SASRec", "Pop"} & set(find_readers("sid_num_digits"))
+    assert {"SASRec", "BERT4Rec", "DiffGRM"} <= set(find_readers("hidden_size"))
+    assert find_readers("epochs").keys() == set(model_names()) and find_readers("epohs") == {}
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ VOCABULARY = "vocabulary_"  # prefix of the buffers that hold it
 
 
 class ActionPiece(SearchModel):
+    """ActionPiece (Hou et al., ICML 2025): tokens that depend on their context, made by merging features of items."""
+
     Options = ActionPieceOptions
     family = "generative"
     variable_length = True

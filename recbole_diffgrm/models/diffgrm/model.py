@@ -24,6 +24,8 @@ from recbole_diffgrm.models.search import SearchModel
 
 
 class DiffGRM(SearchModel):
+    """DiffGRM (Liu et al., WWW 2026): masked diffusion fills the digits of a semantic ID in any order."""
+
     Options = DiffGRMOptions
     family = "generative"
     variable_length = True

@@ -1,5 +1,7 @@
 """DiffGRM in a beam search: predictions of open digits, names of decodings, memory."""
 
+from typing import get_args
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from recbole_diffgrm.models.diffgrm.decoding import (
     users_per_chunk,
 )
 from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig
+from recbole_diffgrm.models.diffgrm.options import DiffGRMOptions
 from tests.generation.helpers import make_catalog
 from tests.models.diffgrm.test_network import encode, make_network
 
@@ -29,6 +32,10 @@ def network():
 def histories(seed=1):
     draw = torch.Generator().manual_seed(seed)
     return torch.randint(5, (USERS, 6, 3), generator=draw), torch.randint(1, 7, (USERS,), generator=draw)
+
+
+def test_decodings_are_the_values_of_the_option():
+    assert set(get_args(DiffGRMOptions.model_fields["decoding"].annotation)) == set(CONSTRAINTS)
 
 
 @torch.no_grad()
