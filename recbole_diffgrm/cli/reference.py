@@ -82,14 +82,14 @@ class Key(NamedTuple):
 
 def collect_keys() -> list[Key]:
     """Of every group of options, in the order of the page; a key of several groups once for each."""
-    from recbole_diffgrm.models import MODELS, get_model
+    from recbole_diffgrm.models import MODELS, get_options
     from recbole_diffgrm.models.recbole_options import RecBoleOptions
     from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
     keys: dict[tuple[type[Options], str], Key] = {}
     owners: list[tuple[str, type[Options]]] = [("", GeneralOptions), ("", TokenizerOptions)]
     # DiffGRM first: keys that several models share are described with its defaults.
-    owners += [(name, get_model(name).Options) for name in sorted(MODELS, key=lambda name: name != "DiffGRM")]
+    owners += [(name, get_options(name)) for name in sorted(MODELS, key=lambda name: name != "DiffGRM")]
     owners.append(("", RecBoleOptions))
     shared = {
         group for _, options in owners if options in (GeneralOptions, TokenizerOptions) for group in _groups(options)

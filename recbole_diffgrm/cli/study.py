@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recbole_diffgrm.cli.arguments import exit_code, parse_arguments
+from recbole_diffgrm.config.layers import read_yaml
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.files import write_text
 
@@ -47,13 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(study: str, options: dict[str, Any]) -> int:
+    if study.startswith("--"):
+        raise UserError("the first argument is the YAML file of a study (see --help)")
+    path = Path(study)
+    read_yaml(path)  # can it be read? asked before torch is imported
+
     from recbole_diffgrm.experiments.study import page
     from recbole_diffgrm.experiments.study.plan import read_plan
     from recbole_diffgrm.experiments.study.summary import Summary
 
-    if study.startswith("--"):
-        raise UserError("the first argument is the YAML file of a study (see --help)")
-    path = Path(study)
     plan = read_plan(path)
     report, render = options.pop("report", False), options.pop("render", False)
     results, readme = Path(_pop_text(options, "results") or "results"), _pop_text(options, "readme")

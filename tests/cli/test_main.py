@@ -101,6 +101,8 @@ MISTAKES = [
     (["--recommend=RUN", "--history=1", "--epochs=3"], "epochs cannot be changed for recommendations of DiffGRM"),
     (["--retest=RUN", "--epochs=3"], "epochs cannot be changed without training again"),
     (["--retest=RUN", "--beam_size=no"], "beam_size must be"),
+    (["--help", "epohs"], "Did you mean epochs?"),
+    (["--help", "lr"], "Did you mean learning_rate?"),
 ]
 # torch, and what takes long to import beside it
 SLOW_TO_IMPORT = [
@@ -169,6 +171,11 @@ def test_other_commands_answer_at_once_too(module, without_torch):
         2,
         "error: command line: unknown key 'sid_num_digit'. Did you mean sid_num_digits?\n",
     )
+
+
+def test_a_study_that_does_not_exist(without_torch):
+    done = run_python("-m", "recbole_diffgrm.study", "does_not_exist.yaml", **without_torch)
+    assert done.returncode == 2 and "does_not_exist.yaml does not exist" in done.stderr
 
 
 def test_version(without_torch):

@@ -109,7 +109,6 @@ def test_column_of_another_type(tmp_path):
     "overrides",
     [
         {"load_col": {"inter": ["user_id", "item_id", "timestamp", "rated"]}},
-        {"load_col": {"inter": ["user_id", "item_id"]}},
         {"load_col": {"inter": ["user_id", "item_id", "timestamp"], "item": ["categories"]}},
         {"val_interval": {"stars": "[3,inf)"}},
         {"threshold": {"stars": 3}},
