@@ -287,7 +287,7 @@ def test_weights_tested_with_other_settings(options, capsys):
         ([f"--retest={trained.run_dir}", "--hidden_size=8"], "hidden_size cannot be changed"),
         ([f"--retest={trained.run_dir}", "--beam_size=5"], "beam_size: 5 SIDs are too few for topk 10"),
         ([f"--retest={trained.run_dir}", "--sid_file=x.sid"], "sid_file cannot be changed"),
-        (["--retest=nowhere"], "does not exist: the run is not finished"),
+        (["--retest=nowhere"], "nowhere is not a run directory"),
         (["--retest"], "needs the directory of a finished run"),
     ):
         assert main(arguments) == 2
