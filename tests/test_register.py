@@ -222,6 +222,9 @@ def test_the_model_may_be_named_anywhere(arguments, tmp_path, monkeypatch):
         ({"lerning_rate": 1}, "learning_rate"),
         ({"hidden_size": "wide"}, "hidden_size"),
         ({"repeatable": False}, "recbole_diffgrm.run"),
+        ({"save_dataset": True}, "save_dataset.*another tokenizer"),
+        ({"dataloaders_save_path": "saved.pth"}, "dataloaders_save_path.*another tokenizer"),
+        ({"attn_dropout_prob": 0.1}, "does not read 'attn_dropout_prob'"),  # a dictionary serves one run
         ({"preset": "none"}, "preset"),
     ],
 )

@@ -41,6 +41,8 @@ Exit codes: 0 done, 1 no trial of a model came to its end, 2 wrong input, 130 an
 """
 FLAGS = {"report"}
 TEXTS = {"space", "sampler", "pruner"}
+# Words of the command line that are not configuration keys.
+WORDS = FLAGS | TEXTS | {"help", "model", "dataset", "preset", "config_files", "trials", "timeout"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,16 +77,8 @@ def _main(options: dict[str, Any]) -> int:
 
 def _plan(models: list[str], options: dict[str, Any]) -> "list[Search]":
     """The searches, checked: a mistake in the last one shows before the first one trains."""
-    from recbole_diffgrm.data.source import check_files
-    from recbole_diffgrm.experiments.tuning.search import PRUNERS, SAMPLERS, Search
-    from recbole_diffgrm.experiments.tuning.space import read_spaces
-    from recbole_diffgrm.models import get_model
+    from recbole_diffgrm.experiments.tuning import PRUNERS, SAMPLERS
 
-    if len(set(models)) != len(models):
-        raise UserError(f"--model: {', '.join(models)} names a model twice")
-    for model in models:
-        if not get_model(model).trainable:
-            raise UserError(f"--model: {model} has nothing to train")
     dataset, presets = options.pop("dataset", "ml-100k"), options.pop("preset", ())
     config_files = str(options.pop("config_files", "")).split()
     chosen = {}
@@ -95,9 +89,20 @@ def _plan(models: list[str], options: dict[str, Any]) -> "list[Search]":
     space_file = options.pop("space", None)
     if space_file in ("", True):
         raise UserError("--space=FILE needs the name of a file")
+    compared = models if len(models) > 1 else []
+    _check(models, dataset, config_files, options, presets, compared)
+
+    from recbole_diffgrm.data.source import check_files
+    from recbole_diffgrm.experiments.tuning.search import Search
+    from recbole_diffgrm.experiments.tuning.space import read_spaces
+    from recbole_diffgrm.models import get_model
+
+    for model in models:
+        if not get_model(model).trainable:
+            raise UserError(f"--model: {model} has nothing to train")
     searches = []
     for model, space in read_spaces(models, Path(space_file) if space_file else None).items():
-        build = _builder(model, dataset, config_files, options, presets, models if len(models) > 1 else ())
+        build = _builder(model, dataset, config_files, options, presets, compared)
         free = {key: searched for key, searched in space.items() if key not in options}
         if len(free) < len(space):
             print(f"{model}: fixed, not searched: {', '.join(key for key in space if key in options)}")
@@ -108,6 +113,17 @@ def _plan(models: list[str], options: dict[str, Any]) -> "list[Search]":
         check_files(search.base)
         searches.append(search)
     return searches
+
+
+def _check(models, dataset, config_files, options, presets, compared_with) -> None:
+    """Names, keys and values, before torch is imported: a mistake is answered at once."""
+    from recbole_diffgrm.config.build import dataset_dir
+    from recbole_diffgrm.data.source import check_dataset
+    from recbole_diffgrm.models import check_config
+
+    for model in models:
+        values = check_config(model, dataset, config_files, options, presets, compared_with, WORDS)
+        check_dataset(dataset, dataset_dir(values["data_path"], dataset), values["benchmark_filename"])
 
 
 def _builder(model, dataset, config_files, options, presets, compared_with) -> "Callable[[dict[str, Any]], Config]":

@@ -139,7 +139,7 @@ def _other_columns(frame: pd.DataFrame, what: str, used: set[str], taken: set[st
 def _ids(values: pd.Series, what: str, name: str) -> list[str]:
     codes, distinct = pd.factorize(values)
     if (codes < 0).any():
-        row = values.index[codes < 0][0]
+        row = values.index[codes < 0].tolist()[0]
         raise UserError(f"{what}: {name} is missing in {(codes < 0).sum():,} rows, first in row {row!r}: drop them")
     texts = [_number(value) if types.is_number(value) else str(value) for value in distinct]
     for text in texts:
@@ -164,7 +164,7 @@ def _seconds(values: pd.Series, name: str) -> pd.Series:
             ) from None
     missing = numbers.isna() | numbers.isin([float("inf"), float("-inf")])
     if missing.any():
-        row = values.index[missing][0]
+        row = values.index[missing].tolist()[0]
         raise UserError(f"interactions: {name} is missing in {missing.sum():,} rows, first in row {row!r}: drop them")
     return _since_1970(numbers) if types.is_datetime64_any_dtype(numbers) else numbers
 

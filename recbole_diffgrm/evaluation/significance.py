@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 Floats = NDArray[np.float64]
 
@@ -26,4 +25,6 @@ def paired_p_value(first: Floats, second: Floats) -> float:
         return 1.0
     if len(difference) < 2 or np.ptp(difference) == 0:
         return float("nan")  # without variance there is no test
+    from scipy import stats  # takes long to import
+
     return float(stats.ttest_rel(first, second).pvalue)

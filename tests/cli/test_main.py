@@ -72,6 +72,8 @@ def test_wrong_input_is_one_line_and_exit_code_2(arguments, capsys, tmp_path):
 
 # What people get wrong, and what the answer must name.
 MISTAKES = [
+    (["--model=SASRec", "--benchmark_filename=[train, valid, test]"], "ml-100k.train.inter does not exist"),
+    (["--model=SASRec", "--metrics=[ItemCoverage]", "--eval_args={mode: uni100}"], "ItemCoverage reads whole lists"),
     (["--modle=SASRec"], "Did you mean model?"),
     (["--model=SASREK"], "Did you mean SASRec?"),
     (["--model=SASRec,BERT4REC"], "Did you mean BERT4Rec?"),
@@ -164,9 +166,10 @@ def test_the_import_of_torch_would_be_noticed(without_torch):
     assert "is imported" in done.stderr and done.returncode == 1
 
 
-@pytest.mark.parametrize("module", ["recbole_diffgrm", "recbole_diffgrm.tokenizer"])
+@pytest.mark.parametrize("module", ["recbole_diffgrm", "recbole_diffgrm.tokenizer", "recbole_diffgrm.tune"])
 def test_other_commands_answer_at_once_too(module, without_torch):
-    done = run_python("-m", module, "--sid_num_digit=3", **without_torch)
+    model = ["--model=DiffGRM"] if module.endswith("tune") else []
+    done = run_python("-m", module, *model, "--sid_num_digit=3", **without_torch)
     assert (done.returncode, done.stderr) == (
         2,
         "error: command line: unknown key 'sid_num_digit'. Did you mean sid_num_digits?\n",

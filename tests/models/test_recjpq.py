@@ -84,7 +84,7 @@ def test_binary_loss(options, sample_unit):
 def test_both_searches_rank_the_same(options, filters):
     options |= {"sid_codebook_size": 2}  # many items share codes, so that there are ties
     _, _, model, loader = build_tiny(options, "RecJPQ")
-    for _, (batch, target, seen) in loader:
+    for _, (batch, target, seen, _) in loader:
         exclude = seen if filters else None
         everything = model.candidates(batch, 10)
         model.scoring = "prune"

@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import TrialState
 
+from recbole_diffgrm.config.protocol import held_out_parts
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.experiments import run_directory
@@ -34,8 +35,6 @@ from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.tuning.space import Choice, Space, as_plain_data
 from recbole_diffgrm.training.trainer import Progress
 
-SAMPLERS = ("tpe", "random", "grid")
-PRUNERS = ("median", "none")
 DEFAULT_TRIALS = 20
 STARTUP_TRIALS = 5  # of the pruner: as many are trained to the end before one is given up
 
@@ -80,8 +79,8 @@ class Search:
         return combinations
 
     def check(self) -> None:
-        if self.base["eval_args"]["split"]["LS"] == "test_only" or not self.base["epochs"]:
-            raise UserError("a search needs validation: epochs above 0, and the split valid_and_test or valid_only")
+        if "valid" not in held_out_parts(self.base) or not self.base["epochs"]:
+            raise UserError("a search needs validation: epochs above 0, and a split with it, such as valid_and_test")
         if self.sampler == "grid":
             for key, searched in self.space.items():
                 if not isinstance(searched, Choice):

@@ -231,9 +231,14 @@ def test_other_settings_are_another_search(make_search):
 
 
 def test_a_search_needs_validation(make_search):
-    for changes in ({"epochs": 0}, {"eval_args": {"split": {"LS": "test_only"}}}):
+    for changes in (
+        {"epochs": 0},
+        {"eval_args": {"split": {"LS": "test_only"}}},
+        {"eval_args": {"split": {"RS": [8, 0, 2]}}},
+    ):
         with pytest.raises(UserError, match="needs validation"):
             make_search(**changes).check()
+    make_search(eval_args={"split": {"RS": [8, 2, 0]}}).check()
 
 
 def test_time_is_up(make_search):
