@@ -195,8 +195,9 @@ def _parse_hyper_test(kind: str, text: str, where: str) -> Choice | Range:
     try:
         if kind == "choice":
             values = ast.literal_eval(text)
-            # RecBole evaluates texts as Python: '[64,64]' is a list.
-            return Choice(tuple(parse_value(v, "space") if isinstance(v, str) else v for v in values))
+            if isinstance(values, list | tuple) and values:
+                # RecBole evaluates texts as Python: '[64,64]' is a list.
+                return Choice(tuple(parse_value(v, "space") if isinstance(v, str) else v for v in values))
         numbers = [float(part) for part in text.split(",")]
         if kind == "uniform" and len(numbers) == 2:
             return _parse_range("uniform", numbers, where)

@@ -96,7 +96,16 @@ def test_mistakes_are_one_line(text, words, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["n_layers", "n_layers choice 3", "n_layers normal 1,2", "n_layers uniform 1", "n_layers quniform 1,3,0"]
+    "line",
+    [
+        "n_layers",
+        "n_layers choice 3",
+        "n_layers choice []",
+        "n_layers choice '12'",
+        "n_layers normal 1,2",
+        "n_layers uniform 1",
+        "n_layers quniform 1,3,0",
+    ],
 )
 def test_mistakes_in_hyper_test(line, tmp_path):
     with pytest.raises(UserError, match="line 2"):
