@@ -225,6 +225,7 @@ def test_the_model_may_be_named_anywhere(arguments, tmp_path, monkeypatch):
         ({"save_dataset": True}, "save_dataset.*another tokenizer"),
         ({"dataloaders_save_path": "saved.pth"}, "dataloaders_save_path.*another tokenizer"),
         ({"attn_dropout_prob": 0.1}, "does not read 'attn_dropout_prob'"),  # a dictionary serves one run
+        ({"eval_args": {"mode": {"valid": "full", "test": "uni100"}}}, "recbole_diffgrm.run"),
         ({"preset": "none"}, "preset"),
     ],
 )

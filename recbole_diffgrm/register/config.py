@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 from recbole_diffgrm.config.build import known_keys
+from recbole_diffgrm.config.protocol import is_sampled
 from recbole_diffgrm.config.recbole_arguments import read_arguments, read_command_line
 from recbole_diffgrm.config.recbole_config import Config, RecBoleConfig
 from recbole_diffgrm.errors import UserError
@@ -39,6 +40,8 @@ class StockConfig(Config):
         self.final_config_dict |= stock
         if not self["repeatable"]:
             raise UserError("repeatable: RecBole's evaluation cannot filter seen items; recbole_diffgrm.run can")
+        if is_sampled(built.values):
+            raise UserError("eval_args: here all items are ranked (mode: full); recbole_diffgrm.run can sample them")
 
 
 def asked_model(model=None, dataset=None, config_file_list=None, config_dict=None) -> Any:
