@@ -12,6 +12,7 @@ tune.json:
 import csv
 import io
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -96,17 +97,19 @@ def write_report(report: Report) -> None:
     write_text(_to_csv(report), folder / "tune.csv")
     write_json(_to_json(report), folder / "tune.json")
     if report.best:
-        write_text(best_settings(report.best), folder / BEST_FILE)
+        write_text(best_settings(report.best, report.search.space), folder / BEST_FILE)
         _draw(report, folder / "tune.png")
 
 
-def best_settings(config: Config) -> str:
-    """YAML for --config_files: all that makes this run another one than `--model=... --dataset=...` alone."""
+def best_settings(config: Config, searched: Collection[str]) -> str:
+    """YAML for --config_files: what was searched, which must beat a preset even where it is the default, and all else
+    that makes this run another one than `--model=... --dataset=...` alone."""
     plain = build_config(config.model, config.dataset).values
     not_said = config.model_class.Options.keys("nothing")
-    changed = {k: v for k, v in config.values.items() if k not in not_said and (k not in plain or plain[k] != v)}
+    said = {k: v for k, v in config.values.items() if k not in not_said}
+    kept = {k: v for k, v in said.items() if k in searched or k not in plain or plain[k] != v}
     heading = f"# The best settings found for {config.model} on {config.dataset}, for --config_files.\n"
-    return heading + yaml.safe_dump({"models": {config.model: changed}}, allow_unicode=True)
+    return heading + yaml.safe_dump({"models": {config.model: kept}}, allow_unicode=True)
 
 
 def _read_trial(search: Search, trial: FrozenTrial) -> Trial:

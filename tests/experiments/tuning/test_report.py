@@ -45,16 +45,17 @@ def test_files_of_a_search_and_its_best_settings(arguments, tmp_path, tiny, spac
     assert again.config_hash == completed[0]["run_dir"].rsplit("-", 1)[1]
 
 
-def test_best_settings_hold_what_was_changed_and_nothing_else(options):
+def test_best_settings_hold_what_was_changed_or_searched_and_nothing_else(options):
     config_files = options.pop("config_files")
     config = build_config("SASRec", "tiny", config_files, {**options, "learning_rate": 1.5e-05, "loss_type": "BPR"})
-    settings = yaml.safe_load(best_settings(config))["models"]["SASRec"]
+    settings = yaml.safe_load(best_settings(config, ["learning_rate", "n_layers"]))["models"]["SASRec"]
     assert settings.pop("load_col") and settings.pop("seq_separator")  # of the config file
     assert settings == {
         "epochs": 2,
         "train_batch_size": 64,
         "MAX_ITEM_LIST_LENGTH": 10,
         "learning_rate": 1.5e-05,
+        "n_layers": 2,  # the default, found best: a preset given beside the file must not change it
         "loss_type": "BPR",
         "train_neg_sample_args": {"distribution": "uniform", "sample_num": 1},
     }
