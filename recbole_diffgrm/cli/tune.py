@@ -69,9 +69,9 @@ def _main(options: dict[str, Any]) -> int:
         try:
             for search in searches:
                 search.run(num_trials, deadline)
-        except Interrupted:
-            print("the same command goes on with the search", file=sys.stderr)
-            raise
+        except Interrupted as stop:
+            print(f"stopped by signal {stop.signal_number}; the same command goes on with the search", file=sys.stderr)
+            return 128 + stop.signal_number
     return max([_report(search, report) for search in searches])
 
 
