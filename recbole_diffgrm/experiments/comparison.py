@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from recbole_diffgrm.config.build import metric_names
-from recbole_diffgrm.config.protocol import eval_mode, held_out_parts
+from recbole_diffgrm.config.protocol import NO_FILTERS, eval_mode, held_out_parts
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.frame import Dataset
 from recbole_diffgrm.data.source import check_files
@@ -167,12 +167,12 @@ def compare(
             raise UserError(
                 f"eval_args: a comparison needs test users, and the split {config['eval_args']['split']} has none"
             )
-        for key in ("eval_args", "benchmark_filename"):
+        for key in ("eval_args", "benchmark_filename", *NO_FILTERS):
             ours, theirs = config.values[key], first.values[key]
             if ours != theirs:
                 raise UserError(
-                    f"{key}: {config.model} has {ours}, {first.model} has {theirs}: they can only be compared if split "
-                    "and ranked in the same way"
+                    f"{key}: {config.model} has {ours}, {first.model} has {theirs}: they can only be compared on data "
+                    "that is filtered, split and ranked in the same way"
                 )
         if [name.lower() for name in metric_names(config.values)] != metrics:
             raise UserError(f"metrics and topk: those of {config.model} and {first.model} differ")
@@ -237,7 +237,7 @@ def _to_markdown(comparison: Comparison) -> str:
     for heading, table in comparison.group_tables().items():
         parts += [f"## {heading[0].upper() + heading[1:]}", table]
     seeds = sorted({run.seed for row in comparison.rows for run in row.runs})
-    test = "p: paired t-test of the users' NDCG@10 (mean over seeds) against the best model."
+    test = "p: paired t-test of the test targets' NDCG@10 (mean over seeds) against the best model."
     parts.append(f"Seeds: {', '.join(map(str, seeds))}. {test}")
     parts += [f"Failed: {row.name}: {error}" for row in comparison.rows for error in row.errors]
     return "\n\n".join(parts) + "\n"

@@ -146,6 +146,7 @@ def test_validation_and_test_may_differ(options, capsys):
         ("{eval_args: {mode: uni20}}", "eval_args.*uni20.*same way"),
         ("{eval_args: {split: {RS: [8, 1, 1]}}}", "eval_args.*RS.*same way"),
         ("{eval_args: {split: {RS: [8, 1, 0]}}}", "needs test users"),
+        ("{rm_dup_inter: first}", "rm_dup_inter.*same way"),
     ],
 )
 def test_what_cannot_be_compared(options, tmp_path, settings, words):
