@@ -131,16 +131,19 @@ def _other_columns(frame: pd.DataFrame, what: str, used: set[str], taken: set[st
         if not isinstance(name, str) or not re.fullmatch(r"[^:\t\r\n]+", name):
             raise UserError(f"{what}: column {name!r} cannot be written: names are texts without colons and tabs")
         if name in taken:
-            raise UserError(f"{what}: column {name!r} is in the way of the one that is to have its name: rename it")
+            raise UserError(f"{what}: column {name!r} is in the way of the one that gets its name: drop or rename it")
         columns[name] = _convert(frame[name])
     return columns
 
 
 def _ids(values: pd.Series, what: str, name: str) -> list[str]:
-    codes, distinct = pd.factorize(values)
+    try:
+        codes, distinct = pd.factorize(values)
+    except TypeError:  # lists, sets, dictionaries
+        raise UserError(f"{what}: {name} must hold one id a row, a text or a number") from None
     if (codes < 0).any():
-        row = values.index[codes < 0].tolist()[0]
-        raise UserError(f"{what}: {name} is missing in {(codes < 0).sum():,} rows, first in row {row!r}: drop them")
+        row = values.index[codes < 0][0]
+        raise UserError(f"{what}: {name} is missing in {(codes < 0).sum():,} rows, first in row {row}: drop them")
     texts = [_number(value) if types.is_number(value) else str(value) for value in distinct]
     for text in texts:
         if not text or _UNUSABLE_IN_IDS.search(text):
@@ -152,7 +155,7 @@ def _seconds(values: pd.Series, name: str) -> pd.Series:
     if types.is_bool_dtype(values) or types.is_timedelta64_dtype(values):
         raise UserError(f"interactions: {name} is neither numbers nor dates ({values.dtype})")
     try:
-        numbers = values if types.is_datetime64_any_dtype(values) else pd.to_numeric(values)
+        numbers = values if _are_dates(values) else pd.to_numeric(values)
     except (ValueError, TypeError):
         try:
             numbers = pd.to_datetime(values, utc=True, format="ISO8601")  # 01/02/2024 would be a guess
@@ -162,22 +165,28 @@ def _seconds(values: pd.Series, name: str) -> pd.Series:
                 f"interactions: {name} is neither numbers nor dates such as 2024-02-01 ({reason}): convert it, as with "
                 "pd.to_datetime"
             ) from None
-    missing = numbers.isna() | numbers.isin([float("inf"), float("-inf")])
+    seconds = _since_1970(numbers) if _are_dates(numbers) else numbers
+    missing = seconds.isna() | seconds.isin([float("inf"), float("-inf")])
     if missing.any():
-        row = values.index[missing].tolist()[0]
-        raise UserError(f"interactions: {name} is missing in {missing.sum():,} rows, first in row {row!r}: drop them")
-    return _since_1970(numbers) if types.is_datetime64_any_dtype(numbers) else numbers
+        row = values.index[missing][0]
+        raise UserError(f"interactions: {name} is missing in {missing.sum():,} rows, first in row {row}: drop them")
+    return seconds
+
+
+def _are_dates(values: pd.Series) -> bool:
+    """With or without a time zone, of numpy or Arrow."""
+    return values.dtype.kind == "M"
 
 
 def _since_1970(dates: pd.Series) -> pd.Series:
     """Seconds in UTC, which dates without a time zone are taken for. NaN where there is no date."""
-    utc = dates.dt.tz_localize("UTC") if dates.dt.tz is None else dates
-    return (utc.dt.as_unit("us").astype("int64") / 1e6).where(dates.notna())
+    utc = pd.to_datetime(dates, utc=True).astype("datetime64[us, UTC]")
+    return (utc.astype("int64") / 1e6).where(dates.notna())
 
 
 def _convert(values: pd.Series) -> _Column:
     """A column of texts, numbers, dates or lists."""
-    if types.is_datetime64_any_dtype(values):
+    if _are_dates(values):
         return _Column("float", _numbers(_since_1970(values)))
     if types.is_numeric_dtype(values):
         return _Column("float", _numbers(values))
@@ -236,6 +245,9 @@ def _write(files: dict[str, dict[str, _Column]], name: str, folder: Path) -> Pat
                 (Path(temporary) / f"{name}.{suffix}").replace(data_path / name / f"{name}.{suffix}")
     except OSError as error:
         raise UserError(f"folder: {folder} cannot be written ({error.strerror})") from None
+    except UnicodeEncodeError as error:  # a half of a surrogate pair
+        text = error.object[max(0, error.start - 20) : error.end + 20]
+        raise UserError(f"{name}: there is text that UTF-8 cannot hold: {text!r}") from None
     return data_path
 
 

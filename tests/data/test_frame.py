@@ -75,6 +75,8 @@ DATES = pd.to_datetime(TEXTS, format="ISO8601")
         DATES.tz_localize("UTC"),
         DATES.tz_localize("UTC").tz_convert("Asia/Tokyo"),
         DATES.astype("datetime64[ms]"),
+        pd.Series(DATES).astype("timestamp[us][pyarrow]"),
+        pd.Series(DATES.tz_localize("UTC")).astype("timestamp[ns, tz=UTC][pyarrow]"),
         [1704067201.25, -1, 1709251200],
         ["1704067201.25", "-1", "1709251200"],
         [
@@ -123,8 +125,9 @@ def test_items(make):
         (small().drop(columns="user_id"), "interactions has no column 'user_id': name it, user="),
         (small().drop(columns="timestamp"), "no column 'timestamp'.*order of the rows"),
         (small().iloc[:0], "interactions is empty"),
-        (small().assign(user_id=["a", None, "b"]), "user_id is missing in 1 rows, first in row 1"),
+        (small().assign(user_id=["a", None, "b"]), "user_id is missing in 1 rows, first in row 1:"),
         (small().assign(item_id=[1, np.nan, np.nan]), "item_id is missing in 2 rows"),
+        (small().assign(item_id=[["x"], ["y"], ["x"]]), "item_id must hold one id a row"),
         (small().assign(item_id=["x", "", "y"]), "item_id '' cannot be an id"),
         (small().assign(item_id=["x", "a\tb", "y"]), "cannot be an id"),
         (small().assign(item_id=["x", 'a"b', "y"]), "cannot be an id"),
@@ -160,6 +163,11 @@ def test_frames_that_cannot_be_used(make, tmp_path, frame, message):
 def test_items_that_cannot_be_used(make, items, message):
     with pytest.raises(UserError, match=message):
         make(small(), items)
+
+
+def test_text_that_is_not_unicode(make):
+    with pytest.raises(UserError, match="UTF-8 cannot hold"):
+        make(small(title=["a", "b", "\ud83d"]))
 
 
 def test_a_column_in_the_way(make):
