@@ -76,6 +76,8 @@ def download(url: str, path: Path) -> Path:
         finally:
             if part.exists() and part.stat().st_size == 0:
                 part.unlink()
+        if not part.exists():
+            raise DownloadFailed(f"{url}: the server sent an empty file")
         fault = _zip_fault(part) if path.suffix == ".zip" else _gzip_fault(part)
         if fault is None:
             return part

@@ -77,7 +77,7 @@ def _atomic_files(archive: zipfile.ZipFile, dataset: str, path: Path) -> dict[st
         name = PurePosixPath(member.filename.replace("\\", "/")).name
         if not member.is_dir() and name.endswith(SUFFIXES) and not name.startswith("."):  # ._x.inter is of macOS
             if name in members:
-                raise UserError(f"{path} holds two files {name}: unpack the right one into {path.parent} by hand")
+                raise UserError(_choose_by_hand(path, f"two files {name}"))
             members[name] = member
     stem = _stem([name for name in members if name.endswith(".inter")], path)
     return {
@@ -93,4 +93,10 @@ def _stem(names: list[str], path: Path) -> str:
     if len(stems) == 1:
         return stems[0]
     found = f"several datasets ({', '.join(stems)})" if stems else "no .inter file"
-    raise UserError(f"{path} holds {found}: unpack what you want into {path.parent} by hand")
+    raise UserError(_choose_by_hand(path, found))
+
+
+def _choose_by_hand(path: Path, found: str) -> str:
+    """What was downloaded is deleted, as after every failure."""
+    name = path.name.removesuffix(".part")
+    return f"{name} holds {found}: get it by hand and unpack what you want into {path.parent}"

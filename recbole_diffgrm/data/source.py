@@ -4,6 +4,7 @@ A source is a module with URL_KEY (the key that says where it downloads from), `
 url)`, `convert(dataset, archives, folder)` and `by_hand(dataset, archives, folder)` (what to do without a network).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -57,7 +58,10 @@ def check_files(config: "Config") -> None:
 def fetch(dataset: str, folder: Path, urls: Mapping[str, str]) -> None:
     """Download a dataset and convert it into `folder`. Archives that lie there already are used, and stay."""
     source = _find_source(dataset, folder)
-    addresses = source.archive_urls(dataset, urls[source.URL_KEY])
+    url = urls[source.URL_KEY]
+    if not re.match(r"[a-z]+://", url):
+        raise UserError(f"{source.URL_KEY} must be an address such as https://example.org/files, not {url!r}")
+    addresses = source.archive_urls(dataset, url)
     # Two runs on the same dataset: the second waits, and then finds all done.
     with dataset_folder(folder):
         if not _is_there(dataset, folder):

@@ -92,6 +92,13 @@ def test_an_answer_without_a_byte_leaves_no_file(server, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_empty_file(server, tmp_path):
+    server.files["a.zip"] = b""
+    with pytest.raises(DownloadFailed, match="sent an empty file"):
+        download(f"{server.url}/a.zip", tmp_path / "a.zip")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("where", [30, 500, -40])
 def test_a_damaged_archive_is_found_out_and_removed(server, tmp_path, name, where):

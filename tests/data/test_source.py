@@ -25,6 +25,12 @@ def test_a_name_that_nobody_has(tmp_path, capsys, typo, meant):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_address_that_is_none(tmp_path, capsys):
+    assert main(["--dataset=ml-1m", "--model=Pop", f"--data_path={tmp_path / 'data'}", "--recbole_url=here"]) == 2
+    assert "recbole_url must be an address" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_ready_made_parts_alone_are_named(tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "mine.train.inter").write_bytes(INTER)
