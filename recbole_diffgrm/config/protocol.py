@@ -88,10 +88,11 @@ def to_seconds(point: str) -> float:
 def _check_split(split: Any) -> dict[str, Any]:
     if isinstance(split, dict) and len(split) == 1:
         ((kind, value),) = split.items()
-        if kind == "LS" and value in LEAVE_LAST_OUT:
+        value = list(value) if isinstance(value, tuple) else value
+        if kind == "LS" and value in list(LEAVE_LAST_OUT):  # of any type, lists too
             return split
         if kind in ("RS", "TS") and _are_shares(value):
-            return split
+            return {kind: value}
         if kind == "TS" and isinstance(value, list) and len(value) == 2:
             return {"TS": _check_points(value)}
     raise UserError(f"eval_args: split must be {SPLITS}, not {split!r}")

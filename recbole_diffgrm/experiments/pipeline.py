@@ -186,7 +186,8 @@ def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: 
     if test_metrics:
         tracker.log({f"test/{name}": value for name, value in test_metrics.items()}, progress.best_epoch or 0)
     result.save()
-    logger.info("test " + ", ".join(f"{name} {value:.4f}" for name, value in test_metrics.items()))
+    if test_metrics:
+        logger.info("test " + ", ".join(f"{name} {value:.4f}" for name, value in test_metrics.items()))
     return result
 
 

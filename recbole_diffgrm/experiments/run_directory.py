@@ -164,4 +164,6 @@ def _as_plain_data(value):
         return {str(key): _as_plain_data(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_as_plain_data(part) for part in value]
-    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+    # Exactly these types: np.float64 is a float that YAML cannot write.
+    kinds = (kind for kind in (bool, int, float, str) if isinstance(value, kind))
+    return None if value is None else next(kinds, str)(value)

@@ -107,6 +107,7 @@ def test_keys_of_the_tokenizer_are_for_models_with_semantic_ids():
         ({"eval_args": {"split": {"RS": [1, 0, 0]}}}, "split must be"),
         ({"eval_args": {"split": {"TS": [0, 0.5, 0.5]}}}, "split must be"),
         ({"eval_args": {"split": {"TS": 0.5}}}, "split must be"),
+        ({"eval_args": {"split": {"LS": [0.8, 0.1, 0.1]}}}, "split must be"),
         ({"eval_args": {"split": {"TS": [1, "2014-01-01"]}}}, "two numbers or two ISO dates"),
         ({"eval_args": {"split": {"TS": ["last year", "now"]}}}, "two numbers or two ISO dates"),
         ({"eval_args": {"split": {"TS": [date(2014, 2, 1), "2014-01-01"]}}}, "2014-02-01.*before the test"),
