@@ -3,6 +3,7 @@
 The program's command line is not read: run_recbole_diffgrm.py is the one that has options.
 """
 
+import math
 from typing import Any
 
 from recbole_diffgrm.config.recbole_arguments import read_arguments
@@ -22,11 +23,11 @@ def run_recbole_diffgrm(
     result = run_config(config)
     if not saved:
         (result.run_dir / "best.pt").unlink()
-    return {
-        "best_valid_score": config.valid_metric_terms.score(result.valid) if result.valid else None,
+    return {  # without validation or test: what RecBole has there
+        "best_valid_score": config.valid_metric_terms.score(result.valid) if result.valid else -math.inf,
         "valid_score_bigger": True,
-        "best_valid_result": result.valid,
-        "test_result": next(iter(result.test.values()), {}),  # of the ranking asked for
+        "best_valid_result": result.valid or None,
+        "test_result": next(iter(result.test.values()), None),  # of the ranking asked for
     }
 
 

@@ -237,7 +237,7 @@ def _to_markdown(comparison: Comparison) -> str:
     for heading, table in comparison.group_tables().items():
         parts += [f"## {heading[0].upper() + heading[1:]}", table]
     seeds = sorted({run.seed for row in comparison.rows for run in row.runs})
-    test = "p: paired t-test of the test targets' NDCG@10 (mean over seeds) against the best model."
+    test = "p: paired t-test of the users' NDCG@10 (mean over seeds) against the best model."
     parts.append(f"Seeds: {', '.join(map(str, seeds))}. {test}")
     parts += [f"Failed: {row.name}: {error}" for row in comparison.rows for error in row.errors]
     return "\n\n".join(parts) + "\n"

@@ -21,7 +21,7 @@ from recbole_diffgrm.experiments.result import RunResult
 
 NO_VALUE = "-"
 
-Ranks = Mapping[str, NDArray[Any]]  # {key: [num_users] rank of each test user's target, from 1}, as in ranks.npz
+Ranks = Mapping[str, NDArray[Any]]  # {key: [targets] rank of each test target, from 1} and `user`, as in ranks.npz
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,18 @@ def load_ranks(run: RunResult) -> dict[str, NDArray[Any]]:
 
 
 def per_user_ndcg(ranks_of_runs: Sequence[Ranks], level: str, ranking: str) -> Floats | None:
-    """[targets] NDCG@10, the mean over the runs (seeds); None where a run has no such ranks. Targets are in the
-    dataset's order, so models can be compared target by target (leave-last-out: user by user)."""
+    """[users] NDCG@10, the mean over the runs (seeds); None where a run has no such ranks. A user with several targets
+    counts once, with their mean: what a model does for one of them says something about the others, and a test that
+    took them for independent would find too many differences."""
     key = rank_name(level, ranking)
     if not ranks_of_runs or not all(key in ranks for ranks in ranks_of_runs):
         return None
-    ndcg: Floats = np.mean([ndcg_at(ranks[key]) for ranks in ranks_of_runs], axis=0)
-    return ndcg
+    ndcg: Floats = np.mean([ndcg_at(ranks[key]) for ranks in ranks_of_runs], axis=0)  # [targets]
+    users, number = np.unique(ranks_of_runs[0].get("user", np.arange(len(ndcg))), return_inverse=True)
+    if len(users) == len(ndcg):
+        return ndcg
+    of_users: Floats = np.bincount(number, weights=ndcg) / np.bincount(number)
+    return of_users
 
 
 def compare_with_best(ndcg: Mapping[str, Floats]) -> tuple[str | None, dict[str, float]]:

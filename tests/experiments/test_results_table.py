@@ -107,7 +107,7 @@ def test_per_user_ndcg_and_its_test(tmp_path):
             }
             if model == "C":
                 del arrays["sid_all"], arrays["sid_unseen"]
-            np.savez(run_dir / "ranks.npz", user=np.array(["u"] * 50), target=np.array(["i"] * 50), **arrays)
+            np.savez(run_dir / "ranks.npz", user=np.arange(50).astype(str), target=np.array(["i"] * 50), **arrays)
             ranks[model].append(load_ranks(make_run({}, run_dir, seed)))
     for level in LEVELS:
         for ranking in RANKINGS:
@@ -127,6 +127,13 @@ def test_per_user_ndcg_and_its_test(tmp_path):
     del ranks["A"][1]["item_all"]  # one seed without ranks: no mean over seeds
     assert per_user_ndcg(ranks["A"], "item", "all") is None and per_user_ndcg([], "item", "all") is None
     assert compare_with_best({}) == (None, {})
+
+
+def test_a_user_with_several_targets_counts_once():
+    ranks = {"item_all": np.array([1, 3, 2, 99]), "user": np.array(["b", "b", "a", "b"])}
+    first, second, third, fourth = slow_ndcg(ranks["item_all"])
+    expected = [third, (first + second + fourth) / 3]  # of a, of b
+    assert per_user_ndcg([ranks], "item", "all").tolist() == pytest.approx(expected)
 
 
 def test_table_shows_cells_as_they_are():

@@ -208,7 +208,11 @@ def _read_ranks(run: RunResult) -> tuple[dict[str, NDArray[Any]], str]:
     saved = load_ranks(run)
     digest = hashlib.sha256("\n".join([*saved["user"], *saved["target"]]).encode()).hexdigest()[:16]
     keys = [key for key in (rank_name(level, ranking) for level, ranking in SHOWN) if key in saved]
-    return {key: saved[key].clip(max=LARGEST_RANK).astype(np.uint8) for key in keys}, digest
+    ranks = {key: saved[key].clip(max=LARGEST_RANK).astype(np.uint8) for key in keys}
+    users, number = np.unique(saved["user"], return_inverse=True)
+    if len(users) < len(number):  # whose targets belong together
+        ranks["user"] = number.astype(np.int32)
+    return ranks, digest
 
 
 def _load_ranks(path: Path) -> dict[str, dict[str, NDArray[Any]]]:
