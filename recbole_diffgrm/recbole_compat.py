@@ -108,7 +108,9 @@ def allow_missing_ray() -> None:
 
     The stub is there for this import only: other libraries look for ray too, and would find it.
     """
-    if importlib.util.find_spec("ray") is None:
+    try:
+        importlib.import_module("ray.tune")
+    except ImportError:  # not installed, or broken: ray 2.6.3, which RecBole pins, needs an old setuptools
         ray, tune = ModuleType("ray"), ModuleType("ray.tune")
         tune.report = lambda **metrics: None  # type: ignore[attr-defined]  # nobody listens outside of ray
         ray.tune = tune  # type: ignore[attr-defined]

@@ -84,3 +84,12 @@ def test_constraints_cover_all_requirements():
     }
     assert asked <= pinned
     assert "ray" not in pinned
+
+
+def test_a_broken_ray_is_as_good_as_none(tmp_path):
+    """Plain pip installs the ray that RecBole pins, which fails to import beside a setuptools of today."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text("import no_such_module\n")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import recbole_diffgrm.register, recbole.quick_start"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
