@@ -105,8 +105,7 @@ def train_config(config: Config, give_up: GiveUp) -> tuple[Path, Progress]:
     finished, unfinished = _earlier_runs(config, config_hash, resume=True, reuse=True)
     if finished:
         return finished.run_dir, _progress_of(finished)
-    with _open_run(config, config_hash, unfinished) as (split, run_dir, tracker, stop):
-        valid = _valid_loader(config, split)
+    with _open_run(config, config_hash, unfinished) as (split, valid, _, run_dir, tracker, stop):
         _prepare_process(config)
         _, progress = train_stages(config, split.train, valid, run_dir, tracker, stop, give_up)
         return run_dir, progress
@@ -114,6 +113,8 @@ def train_config(config: Config, give_up: GiveUp) -> tuple[Path, Progress]:
 
 class OpenRun(NamedTuple):
     split: Split
+    valid: EvalLoader | None
+    test: EvalLoader | None
     run_dir: Path
     tracker: Tracking
     stop: StopSignal
@@ -128,6 +129,7 @@ def _open_run(config: Config, config_hash: str, unfinished: RunDirectory | None)
             stack.callback(unfinished.release)
         # Before there is a run directory: data that cannot be used leave none.
         split = make_split(config, load_dataset(config))
+        valid, test = _valid_loader(config, split), _eval_loader(config, split, split.test, "test")
         attach_item_data(config, split)
         if not unfinished:
             directory = run_directory.create(config, config_hash)
@@ -137,13 +139,15 @@ def _open_run(config: Config, config_hash: str, unfinished: RunDirectory | None)
         tracker = stack.enter_context(start_tracking(config, run_dir))  # closed when the result is saved
         stop = stack.enter_context(StopSignal(run_dir))
         logger.info(f"{config.model} on {config.dataset}, seed {config['seed']}: {run_dir}")
-        yield OpenRun(split, run_dir, tracker, stop)
+        for part, loader in {"valid": valid, "test": test}.items():
+            if loader and loader.negatives is not None:
+                logger.warning(f"{part}, mode {eval_mode(config, part)}: {SAMPLED_METRICS}")
+        yield OpenRun(split, valid, test, run_dir, tracker, stop)
 
 
 def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: RunResult | None) -> RunResult:
-    split, run_dir, tracker, stop = opened
+    split, valid, test, run_dir, tracker, stop = opened
     described = environment.describe()  # now: the checkout may change while the run goes on
-    valid, test = _valid_loader(config, split), _eval_loader(config, split, split.test, "test")
     statistics = _describe_data(split, valid, test)
     item_table.save(config, split.dataset, run_dir)
     _prepare_process(config)
@@ -254,11 +258,8 @@ def _valid_loader(config, split: Split) -> EvalLoader | None:
 def _eval_loader(config, split: Split, part: FlatSequentialDataset, name: str) -> EvalLoader | None:
     if len(part) == 0:
         return None
-    mode = eval_mode(config, name)
-    sampling, negatives = parse_mode(mode), None
-    if sampling:
-        logger.warning(f"{name}, mode {mode}: {SAMPLED_METRICS}")
-        negatives = sample_negatives(part.inter_feat, split.popularity, sampling, config["seed"])
+    sampling = parse_mode(eval_mode(config, name))
+    negatives = sample_negatives(part.inter_feat, split.popularity, sampling, config["seed"]) if sampling else None
     batch_size = users_per_batch(config, part.item_num)
     return EvalLoader(config, part, config.model_class.variable_length, batch_size, split.target_counts, negatives)
 

@@ -162,9 +162,10 @@ def test_config_yaml_gives_the_same_run(options):
     assert again.test == first.test
 
 
-def test_data_that_cannot_be_used_leave_no_run_directory(options):
+@pytest.mark.parametrize("settings", [{"user_inter_num_interval": "[1000,inf)"}, {"eval_args": {"mode": "uni1000"}}])
+def test_data_that_cannot_be_used_leave_no_run_directory(options, settings):
     with pytest.raises(UserError):
-        run("SASRec", "tiny", **options, user_inter_num_interval="[1000,inf)")
+        run("SASRec", "tiny", **options, **settings)
     assert not Path(options["output_dir"]).exists()
 
 
