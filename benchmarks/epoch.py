@@ -25,7 +25,9 @@ SETTINGS = {"train_batch_size": 2048, "MAX_ITEM_LIST_LENGTH": 50, "topk": [5, 10
 def stock(options, weights: Path) -> dict:
     """Train an epoch, save the weights, test them."""
     import torch
-    from recbole.config import Config
+
+    import recbole_diffgrm.recbole_compat  # noqa: F401  (names that numpy 2 removed)
+    from recbole.config import Config  # isort: skip
     from recbole.data import create_dataset, data_preparation
     from recbole.trainer import Trainer
     from recbole.utils import get_model, init_logger, init_seed
