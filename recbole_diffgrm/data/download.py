@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import AcquireReturnProxy, FileLock
 from tqdm import tqdm
 
 from recbole_diffgrm.errors import UserError
@@ -49,13 +49,13 @@ def dataset_folder(folder: Path) -> Iterator[None]:
                 break
 
 
-def _lock(folder: Path) -> FileLock:
+def _lock(folder: Path) -> AcquireReturnProxy:
+    """Acquired; released at the end of a `with`."""
     lock = FileLock(folder / ".lock")
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            lock.acquire()
-            return lock
+            return lock.acquire()
         except FileNotFoundError:  # the process that held it failed, and removed the folder
             continue
 

@@ -7,6 +7,7 @@ import random
 import re
 import struct
 import sys
+import time
 import types
 from collections import namedtuple
 from importlib.machinery import ModuleSpec
@@ -360,18 +361,23 @@ def test_an_epoch_logged_but_not_saved_is_logged_again_with_the_same_values(opti
     assert kept.numbers()["train/loss"] == once[:1] + once
 
 
+def run_interrupted(monkeypatch, settings: dict):
+    """A run that is stopped in its second epoch, and resumed."""
+    with monkeypatch.context() as patch:
+        break_in_epoch(patch, 2, KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run("SASRec", "tiny", **settings)
+    time.sleep(1)  # W&B names the folder of an offline run by the second in which it starts
+    return run("SASRec", "tiny", **settings, resume=True)
+
+
 @pytest.mark.slow
 def test_with_wandb_itself(options, monkeypatch):
     pytest.importorskip("wandb")
     for key, value in {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(key, value)
-    plain = run("SASRec", "tiny", **options)
-    with monkeypatch.context() as patch:
-        break_in_epoch(patch, 2, KeyboardInterrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run("SASRec", "tiny", **options, log_wandb=True)
-    tracked = run("SASRec", "tiny", **options, log_wandb=True, resume=True)
-    assert tracked.test == plain.test
+    tracked = run_interrupted(monkeypatch, {**options, "log_wandb": True})
+    assert tracked.test == run("SASRec", "tiny", **options).test
     run_id = tracking._read_ids(tracked.run_dir)["log_wandb"]
     files = sorted(tracked.run_dir.glob(f"wandb/offline-run-*-{run_id}/run-{run_id}.wandb"))
     assert len(files) == 2  # before and after
@@ -410,13 +416,8 @@ def test_with_mlflow_itself(options, monkeypatch, tmp_path):
     pytest.importorskip("sqlalchemy")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.chdir(tmp_path)
-    plain = run("SASRec", "tiny", **options)
-    with monkeypatch.context() as patch:
-        break_in_epoch(patch, 2, KeyboardInterrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run("SASRec", "tiny", **options, log_mlflow=True)
-    tracked = run("SASRec", "tiny", **options, log_mlflow=True, resume=True)
-    assert tracked.test == plain.test
+    tracked = run_interrupted(monkeypatch, {**options, "log_mlflow": True})
+    assert tracked.test == run("SASRec", "tiny", **options).test
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # nothing in the working directory
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("recbole_diffgrm")
