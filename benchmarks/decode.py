@@ -147,7 +147,7 @@ def model_and_users(options):
 
 
 def network_weights(path: str) -> dict:
-    from recbole_diffgrm.training import checkpoint
+    from recbole_diffgrm import checkpoint
 
     state = checkpoint.load(Path(path))["state_dict"]
     return {name.removeprefix("network."): value for name, value in state.items() if name.startswith("network.")}

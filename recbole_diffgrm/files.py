@@ -1,4 +1,7 @@
-"""Atomic writes and checksums."""
+"""Reading and writing files: one line for whatever goes wrong, atomic writes, checksums.
+
+Every file that the program reads is read inside `reading`, every file that it writes is written by `atomic_write`.
+"""
 
 import hashlib
 import json
@@ -8,16 +11,84 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from recbole_diffgrm.errors import UserError
+
+
+class Hostile(Exception):
+    """A file asks for more than data: nothing of it was executed."""
+
+
+@contextmanager
+def reading(path: Path, if_missing: str = "", if_damaged: str = "") -> Iterator[None]:
+    """Whatever goes wrong while `path` is read and parsed becomes one line that tells a file that is missing from one
+    that may not be read, is damaged, or is hostile. `if_missing` and `if_damaged` say what to do then."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path} does not exist{_and(if_missing)}") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder where a file is expected") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}): check its permissions and disk") from None
+    except Hostile as error:
+        raise UserError(
+            f"{path} is refused ({error}): nothing in it was executed; use it only if you know where it comes from"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except Exception as error:  # whatever a parser makes of damage
+        raise UserError(f"{path} is damaged ({first_line(error)}){_and(if_damaged)}") from None
+
+
+def first_line(error: BaseException) -> str:
+    """Of its message, in at most 160 characters."""
+    lines = str(error).strip().splitlines()
+    return " ".join(lines[0].split())[:160] if lines else type(error).__name__
+
+
+def read_text(path: Path, if_missing: str = "") -> str:
+    with reading(path, if_missing):
+        return path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A disk that is full or may not be written is one line that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror or error}): free or choose another folder"
+        ) from error
+
 
 @contextmanager
 def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:
-    """Write beside `path`, force to disk, rename: a kill at any moment leaves the old file or the new one."""
+    """Write beside `path`, force to disk, rename: a kill at any moment, or a full disk, leaves the old file or
+    the new one."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open(mode, encoding=None if "b" in mode else "utf-8") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with writing(path):
+        try:
+            with temporary.open(mode, encoding=None if "b" in mode else "utf-8") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the names in a folder to disk: a file that was renamed keeps its new name if the power fails."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_text(text: str, path: Path) -> None:
@@ -36,3 +107,7 @@ def file_sha256(path: Path) -> str:
         while block := file.read(1 << 22):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _and(advice: str) -> str:
+    return f"; {advice}" if advice else ""

@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from recbole_diffgrm import checkpoint
 from recbole_diffgrm.experiments import pipeline, result, run_directory
 from recbole_diffgrm.models import build_config, candidates
-from recbole_diffgrm.training import checkpoint, trainer
+from recbole_diffgrm.training import trainer
 from tests.conftest import SMALL
 
 events = 0

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 import recbole_diffgrm.register as register
-from recbole_diffgrm import UserError, run
+from recbole_diffgrm import UserError, checkpoint, run
 from recbole_diffgrm.config.recbole_config import Config as OurConfig
 from recbole_diffgrm.models import MODELS
 from recbole_diffgrm.register.trainer import StockTrainer, break_ties
-from recbole_diffgrm.training import checkpoint
 from tests.conftest import run_python
 
 from recbole.config import Config  # isort: skip

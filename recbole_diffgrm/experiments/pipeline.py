@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from recbole.utils import init_seed
 
-from recbole_diffgrm import memory
+from recbole_diffgrm import checkpoint, memory
 from recbole_diffgrm.config.protocol import eval_mode, parse_mode
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
@@ -30,7 +30,6 @@ from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.run_directory import RunDirectory
 from recbole_diffgrm.models import build_config, get_model
 from recbole_diffgrm.models.base import users_per_batch
-from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.signals import StopSignal
 from recbole_diffgrm.training.stages import train_stages
 from recbole_diffgrm.training.tracking import Tracking, check_installed, start_tracking

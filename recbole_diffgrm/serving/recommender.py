@@ -9,6 +9,7 @@ import torch
 from recbole.data.interaction import Interaction
 from torch import Tensor
 
+from recbole_diffgrm import checkpoint
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments import item_table
@@ -18,7 +19,6 @@ from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models import get_model
 from recbole_diffgrm.models.base import users_per_batch
-from recbole_diffgrm.training import checkpoint
 
 
 class Recommendation(NamedTuple):

@@ -4,10 +4,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from recbole_diffgrm import checkpoint
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.models.base import Stage
-from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.signals import StopSignal
 from recbole_diffgrm.training.tracking import Tracking
 from recbole_diffgrm.training.trainer import GiveUp, Progress, Trainer

@@ -19,13 +19,13 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
-from recbole_diffgrm import memory
+from recbole_diffgrm import checkpoint, memory
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
 from recbole_diffgrm.models.base import LossOutput
-from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.lr_schedule import rate_factor
+from recbole_diffgrm.training.random_state import get_random_state, set_random_state
 from recbole_diffgrm.training.signals import StopSignal
 from recbole_diffgrm.training.tracking import Tracking, epoch_scalars
 
@@ -103,7 +103,7 @@ class Trainer:
         if state["scaler"]:  # empty where there was no GPU
             self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
-        checkpoint.set_random_state(state["random"])
+        set_random_state(state["random"])
 
     def save_state(self) -> None:
         content = {
@@ -112,7 +112,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "progress": asdict(self.progress),
-            "random": checkpoint.random_state(),
+            "random": get_random_state(),
         }
         checkpoint.save(content, self.state_path)
         self.saved_at = time.monotonic()

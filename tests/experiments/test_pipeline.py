@@ -12,12 +12,11 @@ import pytest
 import yaml
 
 import recbole_diffgrm
-from recbole_diffgrm import Recommender, UserError, run
+from recbole_diffgrm import Recommender, UserError, checkpoint, run
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.evaluation.significance import ndcg_at
 from recbole_diffgrm.experiments.pipeline import retest
 from recbole_diffgrm.experiments.result import RunResult
-from recbole_diffgrm.training import checkpoint
 from tests.conftest import AMAZON_DATA, ROOT, needs_amazon, write_dataset
 
 

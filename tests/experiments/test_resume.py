@@ -9,10 +9,10 @@ import time
 
 import pytest
 
+from recbole_diffgrm import checkpoint
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.experiments.pipeline import run
 from recbole_diffgrm.experiments.result import RunResult
-from recbole_diffgrm.training import checkpoint
 from tests.conftest import ROOT, SMALL
 
 

@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from recbole_diffgrm import UserError
+from recbole_diffgrm import UserError, checkpoint
 from recbole_diffgrm.data.loader import TrainLoader
 from recbole_diffgrm.models import build_config, get_model
 from recbole_diffgrm.models.recbole import VARIABLE_LENGTH
-from recbole_diffgrm.training import checkpoint
 from tests.conftest import Tiny, build_tiny
 
 LENGTH = 12

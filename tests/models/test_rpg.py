@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from recbole_diffgrm import Recommender, UserError, retest, run
+from recbole_diffgrm import Recommender, UserError, checkpoint, retest, run
 from recbole_diffgrm.models import build_config
-from recbole_diffgrm.training import checkpoint
 from tests.conftest import build_tiny
 
 SIZES = {"hidden_size": 16, "inner_size": 24, "n_heads": 2, "sid_quantizer": "random", "sid_num_digits": 4}

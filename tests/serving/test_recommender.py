@@ -6,9 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
-from recbole_diffgrm import Recommender, UserError, run
+from recbole_diffgrm import Recommender, UserError, checkpoint, run
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.experiments.item_table import title_column
 from tests.conftest import write_dataset
@@ -149,9 +148,9 @@ def test_damaged_runs(runs, tmp_path):
         Recommender.load(tmp_path)
     broken = tmp_path / "broken"
     shutil.copytree(runs["DiffGRM"], broken)
-    state = torch.load(broken / "best.pt", weights_only=True)
+    state = checkpoint.load(broken / "best.pt")
     del state["state_dict"]["network.norm.weight"]
-    torch.save(state, broken / "best.pt")
+    checkpoint.save(state, broken / "best.pt")
     with pytest.raises(UserError, match=r"broken.*weights.*DiffGRM"):
         Recommender.load(broken)
     shutil.copy(runs["SASRec"] / "best.pt", broken / "best.pt")

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from recbole_diffgrm import UserError, run
+from recbole_diffgrm import UserError, checkpoint, run
 from recbole_diffgrm.data.dataset import load_dataset
 from recbole_diffgrm.data.splits import make_split
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models import build_config
 from recbole_diffgrm.tokenizer import text_encoder
 from recbole_diffgrm.tokenizer.pipeline import tokenize
-from recbole_diffgrm.training import checkpoint
 from tests.conftest import AMAZON_DATA, needs_amazon
 from tests.tokenizer.conftest import IDS, run_tokenizer, write_npz
 

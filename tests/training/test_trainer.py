@@ -3,12 +3,13 @@
 import pytest
 import torch
 
+from recbole_diffgrm import checkpoint
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.evaluator import Evaluation
 from recbole_diffgrm.experiments.pipeline import run
 from recbole_diffgrm.models import build_config
 from recbole_diffgrm.models.base import LossOutput
-from recbole_diffgrm.training import checkpoint, trainer
+from recbole_diffgrm.training import trainer
 from recbole_diffgrm.training.lr_schedule import rate_factor
 from recbole_diffgrm.training.signals import StopSignal
 from recbole_diffgrm.training.tracking import Tracking

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import pickle
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tqdm import tqdm
 
-from recbole_diffgrm.files import atomic_write
+from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.lazy import LazyModule
 from recbole_diffgrm.tokenizer.parallel import one_thread
 from recbole_diffgrm.tokenizer.quantizers.residual import ResidualQuantizer, residual_kmeans
@@ -31,9 +30,12 @@ if TYPE_CHECKING:
     import torch.nn.functional as F
     from torch import Tensor
 
+    from recbole_diffgrm import checkpoint
+
     Layer = tuple[Tensor, Tensor]  # weight [in, out], bias [out]
 else:
     torch, F = LazyModule("torch"), LazyModule("torch.nn.functional")
+    checkpoint = LazyModule("recbole_diffgrm.checkpoint")
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +208,7 @@ class _Training:
         self.count[level, dead] = 1
         self.total[level, dead] = chosen
 
-    def _save(self, checkpoint: Path) -> None:
+    def _save(self, path: Path) -> None:
         content = {
             "fingerprint": self.fingerprint,
             "epoch": self.epoch,
@@ -217,21 +219,20 @@ class _Training:
             "total": self.total,
             "generator": self.generator.get_state(),
         }
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(checkpoint) as file:
-            torch.save(content, file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.save(content, path)
 
-    def _load(self, checkpoint: Path) -> None:
+    def _load(self, path: Path) -> None:
         """Go on where an earlier attempt stopped, if there was one and its checkpoint is intact."""
-        if not checkpoint.exists():
+        if not path.exists():
             return
         try:
-            content = torch.load(checkpoint, weights_only=True)
-            is_ours = content["fingerprint"] == self.fingerprint
-        except (OSError, RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError):
+            content = checkpoint.load(path)
+            is_ours = content.get("fingerprint") == self.fingerprint
+        except UserError:
             is_ours = False
         if not is_ours:
-            logger.warning(f"{checkpoint} is damaged or of another fit: fitting starts over")
+            logger.warning(f"{path} is damaged or of another fit: fitting starts over")
             return
         with torch.no_grad():
             for layer, saved in zip(self.encoder + self.decoder, content["layers"], strict=True):

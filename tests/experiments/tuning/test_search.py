@@ -2,13 +2,13 @@ import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
 
+from recbole_diffgrm import checkpoint
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments import pipeline
 from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.tuning.search import Search
 from recbole_diffgrm.experiments.tuning.space import Choice, Range
 from recbole_diffgrm.models import build_config
-from recbole_diffgrm.training import checkpoint
 from recbole_diffgrm.training.trainer import Trainer
 
 SPACE = {"learning_rate": Range(1e-3, 1e-1, log=True), "hidden_size": Choice((16, 32))}

@@ -1,33 +1,13 @@
-"""Checkpoints: tensors and plain data only, written atomically."""
+"""Every random generator that training uses, as plain data for a checkpoint."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.files import atomic_write
 
-
-def save(content: dict[str, Any], path: Path) -> None:
-    with atomic_write(path) as file:
-        torch.save(content, file)
-
-
-def load(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
-    try:
-        return torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is damaged ({reason}); delete its run directory and start again") from None
-
-
-def random_state() -> dict[str, Any]:
-    """Every random generator that training uses, as plain data."""
+def get_random_state() -> dict[str, Any]:
     version, numbers, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
