@@ -72,12 +72,12 @@ def project(options, weights: Path) -> dict:
     from recbole.utils import init_seed
 
     from recbole_diffgrm import memory
+    from recbole_diffgrm.checkpoint import load
     from recbole_diffgrm.data.dataset import FlatSequentialDataset
     from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
     from recbole_diffgrm.evaluation.evaluator import evaluate
     from recbole_diffgrm.models import build_config
     from recbole_diffgrm.models.base import users_per_batch
-    from recbole_diffgrm.training.checkpoint import load
     from recbole_diffgrm.training.signals import StopSignal
     from recbole_diffgrm.training.trainer import Progress, Trainer
 
