@@ -6,12 +6,18 @@ Every file that the program reads is read inside `reading`, every file that it w
 import hashlib
 import json
 import os
+import stat
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from recbole_diffgrm.errors import UserError
+
+# What an archive may unpack to. Real data shrinks to a third or a tenth, zip at most to a thousandth.
+MOST_UNPACKED = 200  # times its size
+ALWAYS_UNPACKED = 1 << 26  # bytes: small ones may repeat themselves
 
 
 class Hostile(Exception):
@@ -23,6 +29,7 @@ def reading(path: Path, if_missing: str = "", if_damaged: str = "") -> Iterator[
     """Whatever goes wrong while `path` is read and parsed becomes one line that tells a file that is missing from one
     that may not be read, is damaged, or is hostile. `if_missing` and `if_damaged` say what to do then."""
     try:
+        _check_kind(path)
         yield
     except UserError:
         raise
@@ -31,15 +38,45 @@ def reading(path: Path, if_missing: str = "", if_damaged: str = "") -> Iterator[
     except IsADirectoryError:
         raise UserError(f"{path} is a folder where a file is expected") from None
     except OSError as error:
+        if error.errno is None:  # not of the system, but of a parser: gzip's
+            raise _damage(path, error, if_damaged) from None
         raise UserError(f"{path} cannot be read ({error.strerror or error}): check its permissions and disk") from None
     except Hostile as error:
         raise UserError(
             f"{path} is refused ({error}): nothing in it was executed; use it only if you know where it comes from"
         ) from None
+    except MemoryError:
+        raise UserError(f"{path} does not fit into memory") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
     except Exception as error:  # whatever a parser makes of damage
-        raise UserError(f"{path} is damaged ({first_line(error)}){_and(if_damaged)}") from None
+        raise _damage(path, error, if_damaged) from None
+
+
+def _damage(path: Path, error: Exception, advice: str) -> UserError:
+    return UserError(f"{path} is damaged ({first_line(error)}){_and(advice)}")
+
+
+def _check_kind(path: Path) -> None:
+    """A pipe or a device may have no end, or wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:  # some callers open another file first
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{path} is not a file but a pipe, socket or device")
+
+
+def check_unpacked_size(archive: zipfile.ZipFile) -> None:
+    """Of all that is in a zip: a bomb is a small file that fills the memory or the disk."""
+    file = archive.fp
+    assert file is not None  # it is open
+    packed = os.fstat(file.fileno()).st_size
+    unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > max(ALWAYS_UNPACKED, MOST_UNPACKED * packed):
+        raise Hostile(f"{packed:,} bytes that unpack to {unpacked:,}")
 
 
 def first_line(error: BaseException) -> str:
@@ -103,7 +140,7 @@ def write_json(content: Any, path: Path) -> None:
 def file_sha256(path: Path) -> str:
     """SHA-256"""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         while block := file.read(1 << 22):
             digest.update(block)
     return digest.hexdigest()

@@ -64,6 +64,8 @@ def test_missing_unreadable_damaged_and_hostile_are_told_apart(tmp_path, monkeyp
     path.mkdir()
     with pytest.raises(UserError, match=r"state\.pt is a folder"):
         checkpoint.load(path)
+    path.rmdir()
+    path.touch()
 
     def deny(*arguments, **keywords):
         raise PermissionError(13, "Permission denied")
