@@ -7,26 +7,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow
 import torch
 from pandas.api.types import union_categoricals
-from pyarrow import csv as arrow_csv
 from recbole.data.dataset import SequentialDataset
 from recbole.utils import FeatureSource, FeatureType
 
-from recbole_diffgrm import memory
-from recbole_diffgrm.data.atomic import read_header, read_rows
+from recbole_diffgrm.data.atomic import PADDING, read_header
 from recbole_diffgrm.data.sequences import Fields, FlatSequences, PrefixSamples, stable_order
 from recbole_diffgrm.data.source import interaction_files
+from recbole_diffgrm.data.tables import Columns, read_features, read_interactions, split_lists
 from recbole_diffgrm.errors import UserError
-
-ARROW_TYPES = {
-    FeatureType.TOKEN: pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
-    FeatureType.FLOAT: pyarrow.float64(),
-    FeatureType.TOKEN_SEQ: pyarrow.string(),
-    FeatureType.FLOAT_SEQ: pyarrow.string(),
-}
-BLOCK_SIZE = 1 << 26  # bytes of .inter read at once
+from recbole_diffgrm.files import reading
 
 
 def load_dataset(config) -> "FlatSequentialDataset":
@@ -62,6 +53,11 @@ class FlatSequentialDataset(SequentialDataset):
                     raise UserError(f"{path} must have a column {field}:{kind}; it has {present}")
                 if field not in self.config["load_col"]["inter"]:
                     raise UserError(f"load_col: inter must name {field}")
+        for suffix in ("user", "item"):
+            if suffix in self.config["load_col"]:
+                path = Path(dataset_path) / f"{token}.{suffix}"
+                with reading(path, if_missing=f"put it there, or leave {suffix} out of load_col"):
+                    path.stat()
         super()._load_data(token, dataset_path)
 
     def _load_inter_feat(self, token, dataset_path):
@@ -93,7 +89,12 @@ class FlatSequentialDataset(SequentialDataset):
             raise UserError(f"load_col: {path} has no column {', '.join(sorted(missing))}")
         if not columns:
             return None
-        table = _read_interactions(path, columns) if source == FeatureSource.INTERACTION else _read_table(path, columns)
+        ids = self.uid_field, self.iid_field
+        self._check_types(path, columns, ids)
+        if source == FeatureSource.INTERACTION:
+            table = read_interactions(path, columns, ids, self.time_field)
+        else:
+            table = read_features(path, columns, ids)
         for name, kind in columns.items():
             self.field2source[name] = source
             self.field2type[name] = kind
@@ -101,16 +102,17 @@ class FlatSequentialDataset(SequentialDataset):
             if kind in (FeatureType.FLOAT, FeatureType.FLOAT_SEQ):
                 self.field2bucketnum[name] = 2
             if kind in (FeatureType.TOKEN_SEQ, FeatureType.FLOAT_SEQ):
-                self._split_sequences(table, name, kind)
+                most = (self.config["seq_len"] or {}).get(name)
+                table[name] = split_lists(table[name], kind, self.config["seq_separator"], most, f"{path}: {name}")
+                self.field2seqlen[name] = max(map(len, table[name]), default=0)
         return table
 
-    def _split_sequences(self, table: pd.DataFrame, name: str, kind: FeatureType) -> None:
-        separator = self.config["seq_separator"]
-        as_type = str if kind == FeatureType.TOKEN_SEQ else float
-        most = (self.config["seq_len"] or {}).get(name)
-        parts = [[as_type(part) for part in text.split(separator) if part][:most] for text in table[name].fillna("")]
-        table[name] = [np.array(part, dtype=object if as_type is str else float) for part in parts]
-        self.field2seqlen[name] = max(map(len, parts), default=0)
+    def _check_types(self, path: Path, columns: Columns, ids: tuple[str, str]) -> None:
+        """A column has one type in all files, and an id is a token: else its values would be other ones."""
+        for name, kind in columns.items():
+            expected = FeatureType.TOKEN if name in ids else self.field2type.get(name, kind)
+            if kind != expected:
+                raise UserError(f"{path}: {name}:{kind.value} must be {name}:{expected.value}, as in other files")
 
     def _remove_duplication(self):
         """RecBole sorts by time with an unstable sort; ties are to keep the order of the file."""
@@ -134,7 +136,7 @@ class FlatSequentialDataset(SequentialDataset):
         codes, tokens = pd.factorize(union_categoricals(columns) if len(columns) > 1 else columns[0])
         codes = codes.astype(np.int32)
         codes += 1  # a missing token has code -1 and becomes padding
-        id_token = np.array(["[PAD]", *tokens])
+        id_token = np.array([PADDING, *tokens])
         token_id = _TokenNumbers(id_token)
         start = 0
         for (feat, field, _), column in zip(remap_list, columns):
@@ -198,35 +200,6 @@ class FlatSequentialDataset(SequentialDataset):
         }
 
 
-def _read_interactions(path: Path, columns: dict[str, FeatureType]) -> pd.DataFrame:
-    """Millions of short lines: Arrow's reader, which keeps each token once, not once a line."""
-    kinds = {f"{name}:{kind.value}": ARROW_TYPES[kind] for name, kind in columns.items()}
-    try:
-        content = arrow_csv.read_csv(
-            path,
-            arrow_csv.ReadOptions(block_size=BLOCK_SIZE, use_threads=False),
-            arrow_csv.ParseOptions(delimiter="\t", quote_char=False),
-            arrow_csv.ConvertOptions(
-                column_types=kinds, include_columns=list(kinds), null_values=[""], strings_can_be_null=True
-            ),
-            memory_pool=pyarrow.system_memory_pool(),  # gives memory back; Arrow's own pool keeps it
-        )
-    except pyarrow.ArrowException as error:
-        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    table = {}
-    for name, kind in columns.items():
-        column = content[f"{name}:{kind.value}"]
-        if kind == FeatureType.FLOAT and column.null_count:
-            empty = int(column.is_null().to_numpy().argmax())
-            raise UserError(f"{path}, line {empty + 2}: {name} is empty")
-        content = content.drop_columns([f"{name}:{kind.value}"])  # free each column once it is converted
-        # What Arrow hands out may be read-only, hence the copy.
-        table[name] = _as_categorical(column) if kind == FeatureType.TOKEN else column.to_numpy().copy()
-        del column
-        memory.release_freed_memory()
-    return pd.DataFrame(table, copy=False)
-
-
 def _exact_times(times: np.ndarray) -> torch.Tensor:
     """Whole numbers, such as seconds, take the 4 bytes that float32 would; others take 8."""
     limits = np.iinfo(np.int32)
@@ -235,14 +208,6 @@ def _exact_times(times: np.ndarray) -> torch.Tensor:
         if (whole == times).all():
             return torch.from_numpy(whole)
     return torch.from_numpy(times)
-
-
-def _as_categorical(column: pyarrow.ChunkedArray) -> pd.Categorical:
-    column = column.unify_dictionaries()
-    if column.num_chunks == 0:
-        return pd.Categorical([])
-    codes = np.concatenate([chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks])
-    return pd.Categorical.from_codes(codes, categories=column.chunk(0).dictionary.to_numpy(zero_copy_only=False))
 
 
 class _TokenNumbers(Mapping):
@@ -263,18 +228,3 @@ class _TokenNumbers(Mapping):
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-
-def _read_table(path: Path, columns: dict[str, FeatureType]) -> pd.DataFrame:
-    """Features of users or items, which may hold any text."""
-    names = list(read_header(path))
-    indices = [names.index(name) for name in columns]
-    rows = [[fields[index] or None for index in indices] for fields in read_rows(path)]
-    table = pd.DataFrame(rows, columns=list(columns), dtype=object)
-    for name, kind in columns.items():
-        if kind == FeatureType.FLOAT:
-            try:
-                table[name] = table[name].astype("float64")
-            except ValueError as error:
-                raise UserError(f"{path}: column {name}: {error}") from None
-    return table

@@ -70,7 +70,10 @@ def fetch(dataset: str, folder: Path, urls: Mapping[str, str]) -> None:
 
 def _is_there(dataset: str, folder: Path) -> bool:
     """<dataset>.inter, or the ready-made parts of it, <dataset>.<part>.inter."""
-    return (folder / f"{dataset}.inter").exists() or any(folder.glob(f"{dataset}.*.inter"))
+    try:
+        return (folder / f"{dataset}.inter").exists() or any(folder.glob(f"{dataset}.*.inter"))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read ({error.strerror}): check its name and permissions") from None
 
 
 def _find_source(dataset: str, folder: Path) -> ModuleType:

@@ -1,5 +1,8 @@
 """Atomic files: what is written can be read, by us and by RecBole."""
 
+import errno
+import os
+
 import pandas as pd
 import pytest
 
@@ -70,6 +73,13 @@ def test_files_by_others_need_no_quotes(tmp_path):
     [
         ("item_id:token\ttitle:token\ni1\n", "line 2: 1 fields where the header has 2"),
         ("item_id\ttitle\n", "name:type"),
+        ("", "the first line is empty"),
+        ("\n\nitem_id:token\n", "the first line is empty"),
+        ("item_id:token\ttitle:token\ttitle:token\n", "names the column 'title' twice"),
+        ("item_id:token\ttitle:token\ni1\tA\n\nitem_id:token\ttitle:token\n", "line 4: repeats the header"),
+        ("item_id:token\ttitle:token\ni1\tA\t\n", "line 2: 3 fields"),
+        ("x" * 1000, r"found 'x{100}'$"),
+        ("item_id:token\n".encode("utf-16"), "not UTF-8"),
         ("item_id:token\ttitle:string\n", "title"),
         ("title:token\nx\n", "no column item_id"),
         (b"item_id:token\xff\n", "not UTF-8"),
@@ -81,6 +91,30 @@ def test_broken_files_are_named(content, words, tmp_path):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=words):
         read_item_texts(path)
+
+
+def test_long_fields_with_tabs(tmp_path):
+    """Longer than Python's csv module reads unless told otherwise."""
+    path = tmp_path / "a.item"
+    rows = [["i1", "x\ty" * 100_000, ""]]
+    write_atomic_file(path, HEADER, rows)
+    assert list(read_rows(path)) == rows
+
+
+def test_text_that_no_file_can_hold(tmp_path):
+    with pytest.raises(UserError, match=r"a.item: there is text that UTF-8 cannot hold"):
+        write_atomic_file(tmp_path / "a.item", HEADER, [["i1", "\ud800", ""]])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    def fail(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(UserError, match=r"a.item cannot be written \(No space left on device\)"):
+        write_atomic_file(tmp_path / "a.item", HEADER, ODD)
+    assert not list(tmp_path.iterdir())
 
 
 def test_missing_file(tmp_path):

@@ -75,7 +75,7 @@ def test_memory_per_interaction(tmp_path):
         (["u1\ti1\t0", "u1\ti2\t1"], "too small for the split"),
         (["u1\ti1\t0"], "too small for the split"),
         (["u1\ti1\t0", "u1\ti2\t1", "u1\ti3\t2"], "no validation sample"),
-        (["u1\ti1\tnoon"], "cannot be read"),
+        (["u1\ti1\tnoon"], "line 2: timestamp is 'noon', not a finite number"),
         (["u1\ti1\t"], "line 2: timestamp is empty"),
         (["u1\ti1\t1\t2\t3"], r"Row #2: Expected 3 columns, got 5"),
         (["u1\ti1\t1", "u1\t2"], r"Row #3: Expected 3 columns, got 2"),

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from recbole_diffgrm import UserError
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.data import source
 from tests.conftest import ROOT
@@ -64,3 +65,8 @@ def test_a_conversion_that_is_interrupted_keeps_what_can_be_continued(tmp_path, 
         source.fetch("ml-1m", tmp_path / "ml-1m", urls)
         assert sum(sent for _, _, sent in server.requests) == len(server.files["ml-1m.zip"])
     assert [path.name for path in (tmp_path / "ml-1m").iterdir()] == ["ml-1m.inter"]
+
+
+def test_a_folder_that_cannot_be_looked_into(tmp_path):
+    with pytest.raises(UserError, match=r"cannot be read \(File name too long\)"):
+        source.check_dataset("x" * 300, tmp_path / ("x" * 300))
