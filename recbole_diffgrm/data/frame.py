@@ -6,17 +6,19 @@ directory can be used when the process that had the frames is gone.
 """
 
 import hashlib
+import math
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from recbole_diffgrm.data.atomic import write_atomic_file
+from recbole_diffgrm.data.atomic import check_ids, write_atomic_file
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import file_sha256
 
@@ -52,8 +54,10 @@ class Dataset:
         """`user`, `item` and `time` are the columns of these, `item` in both frames. Times are numbers or dates, which
         become seconds. The other columns of `items` are features: texts, numbers, lists of them. Files are written
         below `folder`; it may be deleted, and is written again."""
-        if not isinstance(name, str) or not name or name.startswith(".") or Path(name).name != name:
+        if not isinstance(name, str) or not re.fullmatch(r"[^./\\][^/\\]*", name) or not name.isprintable():
             raise UserError(f"name must be a name for files, not {name!r}")
+        if "\0" in str(folder):
+            raise UserError(f"folder must be a folder, not {folder!r}")
         inter = _interaction_columns(interactions, user, item, time)
         files = {"inter": inter}
         settings: dict[str, Any] = {"load_col": {"inter": ["user_id", "item_id", "timestamp"]}}
@@ -106,6 +110,9 @@ def _feature_settings(columns: dict[str, _Column]) -> dict[str, Any]:
 def _check_frame(frame: Any, what: str, named: dict[str, str]) -> pd.DataFrame:
     if not isinstance(frame, pd.DataFrame):
         raise UserError(f"{what} must be a pandas DataFrame, not a {type(frame).__name__}")
+    for argument, column in named.items():
+        if not isinstance(column, Hashable):
+            raise UserError(f"{argument} must be the name of one column, not {column!r}")
     in_index = (set(named.values()) - set(frame.columns)) & set(frame.index.names)
     if in_index:
         frame = frame.reset_index(sorted(in_index))
@@ -128,10 +135,12 @@ def _other_columns(frame: pd.DataFrame, what: str, used: set[str], taken: set[st
     for name in frame.columns:
         if name in used:
             continue
-        if not isinstance(name, str) or not re.fullmatch(r"[^:\t\r\n]+", name):
+        if not isinstance(name, str) or not re.fullmatch(r"[^:\t\r\n\0]+", name):
             raise UserError(f"{what}: column {name!r} cannot be written: names are texts without colons and tabs")
         if name in taken:
             raise UserError(f"{what}: column {name!r} is in the way of the one that gets its name: drop or rename it")
+        if types.is_complex_dtype(frame[name]):
+            raise UserError(f"{what}: column {name!r} holds complex numbers: drop or convert it")
         columns[name] = _convert(frame[name])
     return columns
 
@@ -144,22 +153,30 @@ def _ids(values: pd.Series, what: str, name: str) -> list[str]:
     if (codes < 0).any():
         row = values.index[codes < 0][0]
         raise UserError(f"{what}: {name} is missing in {(codes < 0).sum():,} rows, first in row {row}: drop them")
+    strange = next(
+        (value for value in distinct if isinstance(value, bytes | bytearray | complex | np.complexfloating)), None
+    )
+    if strange is not None:
+        raise UserError(f"{what}: {name} {strange!r} cannot be an id: ids are texts or numbers, so convert it")
     texts = [_number(value) if types.is_number(value) else str(value) for value in distinct]
     for text in texts:
         if not text or _UNUSABLE_IN_IDS.search(text):
-            raise UserError(f"{what}: {name} {text!r} cannot be an id: it is empty, or has a quote, tab or line break")
+            raise UserError(
+                f"{what}: {name} {text[:40]!r} cannot be an id: it is empty, or has a quote, tab or line break"
+            )
+    check_ids(texts, f"{what}: {name}")
     return [texts[code] for code in codes]
 
 
 def _seconds(values: pd.Series, name: str) -> pd.Series:
-    if types.is_bool_dtype(values) or types.is_timedelta64_dtype(values):
+    if any(kind(values) for kind in (types.is_bool_dtype, types.is_timedelta64_dtype, types.is_complex_dtype)):
         raise UserError(f"interactions: {name} is neither numbers nor dates ({values.dtype})")
     try:
         numbers = values if _are_dates(values) else pd.to_numeric(values)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         try:
             numbers = pd.to_datetime(values, utc=True, format="ISO8601")  # 01/02/2024 would be a guess
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             reason = str(error).split("\n")[0].split(". ")[0]
             raise UserError(
                 f"interactions: {name} is neither numbers nor dates such as 2024-02-01 ({reason}): convert it, as with "
@@ -169,7 +186,10 @@ def _seconds(values: pd.Series, name: str) -> pd.Series:
     missing = seconds.isna() | seconds.isin([float("inf"), float("-inf")])
     if missing.any():
         row = values.index[missing][0]
-        raise UserError(f"interactions: {name} is missing in {missing.sum():,} rows, first in row {row}: drop them")
+        raise UserError(
+            f"interactions: {name} is missing or infinite in {missing.sum():,} rows, first in row {row} "
+            f"({str(values[missing].iloc[0])!r}): drop them"
+        )
     return seconds
 
 
@@ -205,7 +225,7 @@ def _numbers(values: pd.Series) -> list[str]:
 
 def _number(value: Any) -> str:
     """1 for 1.0, which pandas makes of whole numbers where a value is missing, and for True."""
-    return str(int(value)) if value == value // 1 else str(value)
+    return str(int(value)) if math.isfinite(value) and value == value // 1 else str(value)
 
 
 def _list_text(value: Any) -> str:
@@ -245,9 +265,6 @@ def _write(files: dict[str, dict[str, _Column]], name: str, folder: Path) -> Pat
                 (Path(temporary) / f"{name}.{suffix}").replace(data_path / name / f"{name}.{suffix}")
     except OSError as error:
         raise UserError(f"folder: {folder} cannot be written ({error.strerror})") from None
-    except UnicodeEncodeError as error:  # a half of a surrogate pair
-        text = error.object[max(0, error.start - 20) : error.end + 20]
-        raise UserError(f"{name}: there is text that UTF-8 cannot hold: {text!r}") from None
     return data_path
 
 

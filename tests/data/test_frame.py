@@ -131,9 +131,21 @@ def test_items(make):
         (small().assign(item_id=["x", "", "y"]), "item_id '' cannot be an id"),
         (small().assign(item_id=["x", "a\tb", "y"]), "cannot be an id"),
         (small().assign(item_id=["x", 'a"b', "y"]), "cannot be an id"),
-        (small().assign(timestamp=[1, None, 2]), "timestamp is missing in 1 rows"),
-        (small().assign(timestamp=[1, np.inf, 2]), "timestamp is missing in 1 rows"),
-        (small().assign(timestamp=pd.to_datetime(["2024-01-01", None, "2024-01-01"])), "timestamp is missing in 1"),
+        (small().assign(timestamp=[1, None, 2]), "timestamp is missing or infinite in 1 rows"),
+        (small().assign(timestamp=[1, np.inf, 2]), r"infinite in 1 rows, first in row 1 \('inf'\)"),
+        (small().assign(timestamp=["1", "2", "-inf"]), r"infinite in 1 rows, first in row 2 \('-inf'\)"),
+        (small().assign(timestamp=["1", "2", "1e400"]), "timestamp is neither numbers nor dates"),
+        (small().assign(timestamp=[1, 2, 3j]), "timestamp is neither numbers nor dates"),
+        (small().assign(timestamp=pd.Series([1, 2, 10**400], dtype=object)), "timestamp is neither numbers nor dates"),
+        (small().assign(item_id=[1j, 2, 3]), "cannot be an id: ids are texts or numbers"),
+        (small().assign(item_id=[b"a", b"b", b"c"]), "cannot be an id: ids are texts or numbers"),
+        (small().assign(item_id=["[PAD]", "b", "c"]), r"item_id '\[PAD\]' cannot be an id: RecBole reserves it"),
+        (small().assign(item_id=["x" * 1001, "b", "c"]), "cannot be an id: it has 1,001 characters"),
+        (small().assign(user_id=["a\0", "b", "c"]), "cannot be an id: it has a tab, line break or NUL"),
+        (
+            small().assign(timestamp=pd.to_datetime(["2024-01-01", None, "2024-01-01"])),
+            "timestamp is missing or infinite in 1",
+        ),
         (small().assign(timestamp=["soon", "later", "now"]), "timestamp is neither numbers nor dates"),
         (small().assign(timestamp=["01/02/2024", "02/02/2024", "03/02/2024"]), "timestamp is neither.*to_datetime"),
         (small().assign(timestamp=pd.to_timedelta([1, 2, 3])), "timestamp is neither numbers nor dates"),
@@ -275,3 +287,37 @@ def test_settings_of_a_dataset(make, frames, tmp_path):
         build_config("SASRec", dataset, overrides={"data_path": "x"})
     with pytest.raises(UserError, match="dataset must be the name"):
         recbole_diffgrm.run("SASRec", frames[0])
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\nb", "\ud800", "a/b", "..", "", b"x", "a\\b"], ids=repr)
+def test_names_that_are_none(tmp_path, name):
+    with pytest.raises(UserError, match="name must be a name for files"):
+        Dataset.from_frame(small(), name=name, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"user": ["user_id"]}, "user must be the name of one column"),
+        ({"folder": "a\0b"}, "folder must be a folder"),
+        ({"folder": "/dev/null/x"}, "folder: /dev/null/x cannot be written"),
+        ({"items": pd.DataFrame({"item_id": ["x"], "c": [1j]})}, "column 'c' holds complex numbers"),
+        ({"items": pd.DataFrame({"item_id": ["x"], "a\0": [1]})}, "cannot be written: names are texts"),
+        ({"items": pd.DataFrame({"item_id": ["x"], "c": ["\ud800"]})}, "text that UTF-8 cannot hold"),
+    ],
+)
+def test_arguments_that_cannot_be_used(tmp_path, arguments, words):
+    with pytest.raises(UserError, match=words):
+        Dataset.from_frame(small(), **{"folder": tmp_path, **arguments})
+
+
+def test_dates_of_several_time_zones(make):
+    """As text or as objects; each its own offset."""
+    texts = ["2024-01-01T00:00:00+01:00", "2024-01-01T00:00:00-05:30", "2024-01-01T00:00:00Z"]
+    for times in (texts, [datetime.datetime.fromisoformat(text) for text in texts]):
+        assert [row[2] for row in rows_of(make(small().assign(timestamp=times)))] == [
+            "1704063600",
+            "1704087000",
+            "1704067200",
+        ]
