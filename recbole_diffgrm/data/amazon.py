@@ -4,9 +4,9 @@ import ast
 import gzip
 import html
 import json
+import math
 import re
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from recbole_diffgrm.data.atomic import write_atomic_file
+from recbole_diffgrm.data.atomic import id_fault, write_atomic_file
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import reading
 
 PREFIX = "Amazon_"
 URL_KEY = "amazon_url"
@@ -58,6 +59,7 @@ ITEM_HEADER = {
 }
 CATEGORY_SEPARATOR = "|"
 GZIP_MAGIC = b"\x1f\x8b"
+MAX_LINE_BYTES = 1 << 26
 
 _ASIN = re.compile(r"""['"]asin['"]\s*:\s*['"]([^'"]+)['"]""")
 
@@ -135,38 +137,36 @@ def convert(dataset: str, archives: list[Path], folder: Path) -> Conversion:
 
 def read_lines(path: Path) -> Iterator[str]:
     """Lines of a gzip archive, or of a plain file that was unpacked by hand, with a progress bar over its bytes."""
-    if not path.exists():
-        raise UserError(f"{path} does not exist")
     with (
+        reading(path, if_damaged="delete it and get it again"),
         path.open("rb") as raw,
         tqdm(total=path.stat().st_size, desc=f"read {path.name}", unit="B", unit_scale=True, disable=None) as bar,
     ):
         file = gzip.GzipFile(fileobj=raw) if raw.read(2) == GZIP_MAGIC else raw
         raw.seek(0)
-        try:
-            for number, line in enumerate(file):
-                if number % 1000 == 0:
-                    bar.update(raw.tell() - bar.n)
-                text = line.decode("utf-8", errors="replace").strip()
-                if text:
-                    yield text
-            bar.update(raw.tell() - bar.n)
-        except (EOFError, OSError, zlib.error) as error:
-            raise UserError(f"{path} is damaged ({error}): delete it and get it again") from None
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b"")):
+            if len(line) == MAX_LINE_BYTES:  # a small archive can hold a line that fills the memory
+                raise UserError(f"{path}, line {number + 1}: longer than {MAX_LINE_BYTES:,} bytes")
+            if number % 1000 == 0:
+                bar.update(raw.tell() - bar.n)
+            text = line.decode("utf-8", errors="replace").strip()
+            if text:
+                yield text
+        bar.update(raw.tell() - bar.n)
 
 
 def _interaction(line: str) -> tuple[str, str, str, str] | None:
     try:
         review = json.loads(line)
-        row = (
-            review["reviewerID"],
-            review["asin"],
-            f"{float(review['overall']):g}",
-            str(int(review["unixReviewTime"])),
-        )
-        return row if row[0] and row[1] and all(isinstance(field, str) for field in row) else None
-    except (ValueError, KeyError, TypeError):
+        user, item, rating = review["reviewerID"], review["asin"], float(review["overall"])
+        time = str(int(review["unixReviewTime"]))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+    return (user, item, f"{rating:g}", time) if is_id(user) and is_id(item) and math.isfinite(rating) else None
+
+
+def is_id(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and not id_fault(value) and value == _encodable(value)
 
 
 def _item(line: str) -> list[str] | None:
@@ -181,7 +181,7 @@ def _item(line: str) -> list[str] | None:
     return [
         product["asin"],
         clean_text(product.get("title")),
-        f"{price:g}" if isinstance(price, int | float) and not isinstance(price, bool) else "",
+        f"{price:g}" if isinstance(price, int | float) and not isinstance(price, bool) and _is_finite(price) else "",
         clean_text(product.get("brand")),
         join_categories(product.get("categories")),
         clean_text(product.get("description")),
@@ -200,4 +200,16 @@ def join_categories(paths: Any) -> str:
 def clean_text(value: Any) -> str:
     if isinstance(value, list):
         value = " ".join(map(str, value))
-    return html.unescape(value).strip() if isinstance(value, str) else ""
+    return _encodable(html.unescape(value).strip()) if isinstance(value, str) else ""
+
+
+def _encodable(text: str) -> str:
+    """JSON may hold halves of surrogate pairs, which no file can."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number of 400 digits
+        return False

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recbole_diffgrm.data.amazon import INTER_HEADER, by_hand, clean_text, join_categories, read_lines
+from recbole_diffgrm.data.amazon import INTER_HEADER, by_hand, clean_text, is_id, join_categories, read_lines
 from recbole_diffgrm.data.atomic import write_atomic_file
 from recbole_diffgrm.errors import UserError
 
@@ -172,10 +172,10 @@ def _interaction(line: str) -> tuple[str, str, float, int] | None:
     try:
         review = json.loads(line)
         row = review["user_id"], review["parent_asin"], float(review["rating"]), int(review["timestamp"])
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     is_usable = math.isfinite(row[2]) and abs(row[3]) < 1 << 53  # a float holds the time exactly
-    return row if is_usable and all(isinstance(name, str) and name for name in row[:2]) else None
+    return row if is_usable and is_id(row[0]) and is_id(row[1]) else None
 
 
 class _Metadata:
@@ -225,6 +225,6 @@ def _price(value: Any) -> str:
     """A number, or a text such as "14.99"; "from 9.99" and "—" are no prices."""
     try:
         price = math.nan if isinstance(value, bool) else float(value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return ""
     return f"{price:g}" if math.isfinite(price) else ""

@@ -18,9 +18,11 @@ from filelock import AcquireReturnProxy, FileLock
 from tqdm import tqdm
 
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import Hostile, check_unpacked_size
 
 TRIES = 5  # in a row without a new byte
 PAUSE = 1.0  # seconds before another try, growing with the tries
+LOCK_TRIES = 100  # in a row that another process removes the folder just then
 TIMEOUT = 30  # seconds without a byte
 TRANSIENT = {http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.TOO_MANY_REQUESTS}  # and all of 5xx
 
@@ -32,15 +34,16 @@ class DownloadFailed(Exception):
 @contextmanager
 def dataset_folder(folder: Path) -> Iterator[None]:
     """Make `folder` and keep other processes out of it. What is empty at the end, as after a failure, is removed."""
-    made = [path for path in folder.parents if not path.exists()]
+    made: list[Path] = []
     try:
+        made = [path for path in folder.parents if not path.exists()]
         with _lock(folder) as lock:
             try:
                 yield
             finally:
                 Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: who waits for it makes a new one
     except OSError as error:
-        raise UserError(f"{folder} cannot be used: {error.strerror}") from None
+        raise UserError(f"{folder} cannot be used: {error.strerror or error}") from None
     finally:
         for path in [folder, *made]:
             try:
@@ -52,12 +55,14 @@ def dataset_folder(folder: Path) -> Iterator[None]:
 def _lock(folder: Path) -> AcquireReturnProxy:
     """Acquired; released at the end of a `with`."""
     lock = FileLock(folder / ".lock")
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
+    for _ in range(LOCK_TRIES - 1):
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             return lock.acquire()
         except FileNotFoundError:  # the process that held it failed, and removed the folder
             continue
+    folder.mkdir(parents=True, exist_ok=True)
+    return lock.acquire()
 
 
 def part_of(path: Path) -> Path:
@@ -99,9 +104,10 @@ def _gzip_fault(path: Path) -> str | None:
 def _zip_fault(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
+            check_unpacked_size(archive)
             broken = archive.testzip()
     # RuntimeError: encrypted; NotImplementedError: an unknown compression
-    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError, NotImplementedError, Hostile) as error:
         return str(error) or type(error).__name__
     return f"wrong checksum of {broken}" if broken else None
 
@@ -125,7 +131,9 @@ def _fetch(url: str, part: Path) -> None:
             if not reached and most == 0 and isinstance(cause, socket.gaierror | ConnectionRefusedError):
                 raise DownloadFailed(f"{url}: {reason}") from None
         except OSError as error:
-            raise UserError(f"{part} cannot be written: {error.strerror}") from None
+            raise UserError(f"{part} cannot be written: {error.strerror or error}") from None
+        except ValueError as error:
+            raise DownloadFailed(f"{url} is no address ({error})") from None
         got = part.stat().st_size if part.exists() else 0
         tries, announced = (1, True) if got > most else (tries + 1, announced)
         most = max(most, got)
@@ -148,7 +156,7 @@ def _fetch_once(url: str, part: Path, announce: bool) -> bool:
         if response.status != http.HTTPStatus.PARTIAL_CONTENT:
             done = 0  # the server starts over
         length = response.headers.get("Content-Length")
-        total = done + int(length) if length else None
+        total = done + int(length) if length and length.isdecimal() else None
         if announce:
             size = f"{total / 1e6:,.1f} MB" if total else "of unknown size"
             print(f"downloading {url} ({size}{f', {done / 1e6:,.1f} MB are here' if done else ''})", file=sys.stderr)

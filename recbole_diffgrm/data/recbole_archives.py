@@ -2,7 +2,6 @@
 
 import os
 import zipfile
-import zlib
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -10,6 +9,7 @@ from tqdm import tqdm
 
 from recbole_diffgrm.config.layers import read_yaml
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import check_unpacked_size, reading, sync_folder, writing
 from recbole_diffgrm.recbole_compat import recbole_dir
 
 URL_KEY = "recbole_url"
@@ -42,15 +42,16 @@ def convert(dataset: str, archives: list[Path], folder: Path) -> None:
     [archive] = archives
     written: dict[Path, Path] = {}  # {temporary file: its name}
     try:
-        with zipfile.ZipFile(archive) as opened:
+        with reading(archive, if_damaged="delete it and get it again"), zipfile.ZipFile(archive) as opened:
+            check_unpacked_size(opened)
             for name, member in _atomic_files(opened, dataset, archive).items():
                 temporary = folder / f".{name}.{os.getpid()}.tmp"
                 written[temporary] = folder / name
                 _unpack(opened, member, temporary)
         for temporary, path in sorted(written.items(), key=lambda pair: pair[1].suffix == ".inter"):
-            temporary.replace(path)
-    except (zipfile.BadZipFile, EOFError, zlib.error, RuntimeError) as error:  # RuntimeError: encrypted
-        raise UserError(f"{archive} is damaged ({error}): delete it and get it again") from None
+            with writing(path):
+                temporary.replace(path)
+                sync_folder(folder)
     finally:
         for temporary in written:
             temporary.unlink(missing_ok=True)
@@ -60,8 +61,9 @@ def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> No
     """Its content alone, under a name of ours: a path inside the archive leads nowhere. Reading checks the checksum."""
     with (
         archive.open(member) as packed,
-        path.open("wb") as file,
         tqdm(total=member.file_size, desc=f"unpack {path.name}", unit="B", unit_scale=True, disable=None) as bar,
+        writing(path),
+        path.open("wb") as file,
     ):
         while block := packed.read(1 << 20):
             file.write(block)

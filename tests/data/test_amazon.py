@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 
 from recbole_diffgrm import UserError
 from recbole_diffgrm.cli.main import main
-from recbole_diffgrm.data import download, source
+from recbole_diffgrm.data import amazon, amazon_2023, download, source
 from recbole_diffgrm.data.atomic import read_item_texts, read_rows
 from tests.conftest import ROOT
 from tests.data.server import Server
@@ -244,3 +245,53 @@ def test_damaged_file_on_disk(tmp_path):
 def test_one_of_two_files(tmp_path):
     done = convert_on_disk(tmp_path, "--reviews=x.gz")
     assert done.returncode == 2 and "go together" in done.stderr
+
+
+REVIEW = {"reviewerID": "u", "asin": "i", "overall": 5.0, "unixReviewTime": 1}
+
+
+@pytest.mark.parametrize("release", [amazon, amazon_2023])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"overall": float("nan")},
+        {"overall": 10**400},
+        {"unixReviewTime": float("inf")},
+        {"asin": "\ud800"},
+        {"asin": "[PAD]"},
+        {"asin": "x" * 1001},
+        {"reviewerID": "a\tb"},
+        {"reviewerID": ["u"]},
+    ],
+    ids=str,
+)
+def test_reviews_that_cannot_be_used(release, changes):
+    def line(**changes):
+        content = {**REVIEW, **changes}
+        names = dict(zip(REVIEW, ("user_id", "parent_asin", "rating", "timestamp")))
+        return json.dumps(content if release is amazon else {names[key]: value for key, value in content.items()})
+
+    assert release._interaction(line()) is not None
+    assert release._interaction(line(**changes)) is None
+    assert release._interaction("[" * 100_000) is None
+
+
+@pytest.mark.parametrize("price", ["1e400", "-1e999", "1" * 400])
+def test_prices_that_are_none(price):
+    line = f"{{'asin': 'i', 'price': {price}, 'title': 'half a \\ud800 pair'}}"
+    assert amazon._item(line)[:3] == ["i", "half a ? pair", ""]
+
+
+def test_a_line_without_end(tmp_path, monkeypatch):
+    """A small archive may hold one that fills the memory."""
+    monkeypatch.setattr(amazon, "MAX_LINE_BYTES", 1000)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"short\n" + bytes(2000)))
+    with pytest.raises(UserError, match=r"a.gz, line 2: longer than 1,000 bytes"):
+        list(amazon.read_lines(tmp_path / "a.gz"))
+
+
+def test_archives_that_are_no_files(tmp_path):
+    os.mkfifo(tmp_path / "a.gz")
+    for path, words in ((tmp_path, "is a folder"), (tmp_path / "a.gz", "a pipe"), (tmp_path / "b", "does not exist")):
+        with pytest.raises(UserError, match=words):
+            list(amazon.read_lines(path))

@@ -162,3 +162,10 @@ def test_processes_take_turns_though_each_removes_the_folder(tmp_path):
     assert [worker.communicate()[1].decode() for worker in workers] == ["", "", ""]
     assert [worker.returncode for worker in workers] == [0, 0, 0]
     assert not (tmp_path / "data" / "x").exists()
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://[::1/a.gz", "http://x:port/a.gz", "http://127.0.0.1:9/\u00e4.gz"])
+def test_addresses_that_are_none(tmp_path, url):
+    with pytest.raises(DownloadFailed, match=r"http://"):
+        download(url, tmp_path / "a.gz")
+    assert not list(tmp_path.iterdir())

@@ -1,6 +1,11 @@
 """Datasets of RecBole's url.yaml, from a local server."""
 
+import errno
 import io
+import os
+import re
+import stat
+import struct
 import zipfile
 
 import pytest
@@ -72,6 +77,55 @@ def test_paths_that_lead_out_of_the_folder(server, tmp_path):
     folder = tmp_path / "deep" / "down"
     assert set(fetch("ml-1m", folder, server)) == {"ml-1m.inter", "ml-1m.item"}
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"ml-1m.inter", "ml-1m.item"}
+
+
+def test_a_link_in_an_archive_leads_nowhere(server, tmp_path):
+    """It becomes a file with the path as its text."""
+    link = zipfile.ZipInfo("ml-1m.item")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("ml-1m.inter", INTER)
+        archive.writestr(link, "/etc/passwd")
+    server.files["ml-1m.zip"] = buffer.getvalue()
+    assert fetch("ml-1m", tmp_path, server)["ml-1m.item"] == b"/etc/passwd"
+    assert not (tmp_path / "ml-1m" / "ml-1m.item").is_symlink()
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(server, tmp_path):
+    bomb = pack({"ml-1m.inter": INTER, "ml-1m.item": bytes(1 << 27)})
+    assert len(bomb) < 1 << 18
+    server.files["ml-1m.zip"] = bomb
+    with pytest.raises(UserError, match=r"damaged at its source .*unpack to 134,217,\d+"):
+        fetch("ml-1m", tmp_path / "data", server)
+    folder = tmp_path / "by hand" / "ml-1m"
+    folder.mkdir(parents=True)
+    (folder / "ml-1m.zip").write_bytes(bomb)
+    with pytest.raises(UserError, match=r"ml-1m.zip is refused \(.* bytes that unpack to 134,217,\d+\)"):
+        fetch("ml-1m", tmp_path / "by hand", server)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["ml-1m.zip"]
+
+
+def test_a_member_that_unpacks_to_more_than_it_says(server, tmp_path):
+    content = bytearray(pack({"ml-1m.inter": INTER * 100}))
+    size = struct.pack("<I", len(INTER) * 100)
+    for start in (match.start() for match in re.finditer(re.escape(size), bytes(content))):
+        content[start : start + 4] = struct.pack("<I", len(INTER))
+    server.files["ml-1m.zip"] = bytes(content)
+    with pytest.raises(UserError, match="damaged at its source"):
+        fetch("ml-1m", tmp_path / "data", server)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_nothing(server, tmp_path, monkeypatch):
+    def fail(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    server.files["ml-1m.zip"] = pack({"ml-1m.inter": INTER, "ml-1m.item": ITEM})
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(UserError, match=r"cannot be written .No space left on device"):
+        fetch("ml-1m", tmp_path / "data", server)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
