@@ -1,12 +1,13 @@
 """Vectors of items, and files of ready-made embeddings."""
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import read_text
+from recbole_diffgrm.tokenizer.arrays import open_arrays
 
 NO_VECTOR = -1
 FORMAT = (
@@ -76,18 +77,13 @@ def read_embeddings(path: Path, item_ids: np.ndarray) -> ItemVectors:
 
 
 def _load(path: Path) -> tuple[list[str], np.ndarray]:
-    try:
-        content = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
+    expected = f"sid_text_encoder expects {FORMAT}"
+    with open_arrays(path, expected, expected) as content:
         if path.suffix == ".npz":
-            with content:
-                return [_as_text(item) for item in np.atleast_1d(content["item_id"]).tolist()], content["embedding"]
-        lines = ids_file(path).read_text(encoding="utf-8-sig").split("\n")
-        return lines[:-1] if lines[-1] == "" else lines, content
-    except FileNotFoundError as error:
-        raise UserError(f"sid_text_encoder: {error.filename} does not exist; expected {FORMAT}") from None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"sid_text_encoder: {path} cannot be read ({reason}); expected {FORMAT}") from None
+            ids, vectors = content["item_id"], content["embedding"]
+            return [_as_text(item) for item in np.atleast_1d(ids).tolist()], np.asarray(vectors)
+    lines = read_text(ids_file(path), expected).removeprefix("\ufeff").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines, content
 
 
 def _as_text(item: object) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from html.parser import HTMLParser
 
+MAX_TEXT_LENGTH = 100_000  # characters of a field; encoders read the first few thousand
+
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\ufeff\u00ad"))  # zero-width space, byte order mark, soft hyphen
 
 
@@ -32,6 +34,7 @@ class _PlainText(HTMLParser):
 
 def clean(text: str) -> str:
     """Plain text on one line: no markup, no entities, single spaces."""
+    text = text[:MAX_TEXT_LENGTH]
     for _ in range(3):  # crawled text is often escaped twice: &amp;lt;b&amp;gt;
         if "<" not in text and "&" not in text:
             break
@@ -66,7 +69,7 @@ def compose(columns: Mapping[str, object], fields: Mapping[str, str], template: 
 
 
 def _values(value: object, separator: str | None) -> list[str]:
-    if value is None:
+    if value is None or (isinstance(value, float) and value != value):  # NaN: pandas' missing text
         return []
     if isinstance(value, Iterable) and not isinstance(value, str):
         return [str(part) for part in value]

@@ -1,5 +1,6 @@
 """Keys of the tokenizer: types, ranges and descriptions. Defaults are in properties/tokenizer.yaml."""
 
+from string import Formatter
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, GetJsonSchemaHandler, ValidationInfo, model_validator
@@ -10,12 +11,12 @@ from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS
 
 
 def _is_template(value: str) -> str:
-    try:
-        if "\0" in value.format(label="", text="\0"):
-            return value
-    except (LookupError, ValueError, AttributeError, TypeError):
-        pass
-    raise ValueError
+    """Without widths ({text:>99999999999}), attributes and the like."""
+    parts = list(Formatter().parse(value))
+    names = {name for _, name, _, _ in parts if name is not None}
+    if not {"text"} <= names <= {"label", "text"} or any(spec or conversion for _, _, spec, conversion in parts):
+        raise ValueError
+    return value
 
 
 def _is_power_of_two(value: int) -> int:

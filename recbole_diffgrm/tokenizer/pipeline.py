@@ -211,7 +211,8 @@ def _extend_tokenizer(config: Config, path: Path, items: SplitItems) -> Path:
     def build(folder: Path) -> None:
         if len(new):
             logger.info(f"{len(new):,} items are new to {path}")
-            tokenizer.assign(new.tolist(), device=str(config["device"]), **inputs)
+            trust = config["sid_trust_remote_code"]
+            tokenizer.assign(new.tolist(), device=str(config["device"]), trust_remote_code=trust, **inputs)
         about = {"items_without_text": sum(not text for text in inputs.get("texts", ()))}
         _write(folder, config, tokenizer, items, about)
 
@@ -240,6 +241,7 @@ def _describe_new_items(config: Config, tokenizer: Tokenizer, new: np.ndarray) -
             )
         return {"embeddings": read_embeddings(Path(config["sid_text_encoder"]), new).select(np.arange(len(new)))}
     columns = read_item_columns(config, new)
+    tokenizer.check_columns({name for texts in columns.values() for name in texts}, f"{config.dataset}.item")
     return {"texts": [tokenizer.compose(columns.get(item, {})) for item in new.tolist()]}
 
 

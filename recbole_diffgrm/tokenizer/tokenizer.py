@@ -1,23 +1,28 @@
 """A tokenizer: the SIDs of items, and what is needed to give SIDs to new items. One file of plain arrays."""
 
 import json
-import zipfile
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from recbole_diffgrm.data.atomic import read_header, read_rows, write_atomic_file
-from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.data.atomic import check_ids, read_header, read_rows, write_atomic_file
+from recbole_diffgrm.errors import UserError, suggest
 from recbole_diffgrm.files import atomic_write
 from recbole_diffgrm.tokenizer import item_text, text_encoder
+from recbole_diffgrm.tokenizer.arrays import open_arrays
 from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, is_embedding_file
 from recbole_diffgrm.tokenizer.item_codes import encode_items, resolve_collisions
 from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS, Quantizer
 
+logger = logging.getLogger(__name__)
+
 STATE_PREFIX = "quantizer_"
+# Settings that new items cannot do without.
+NEEDED = ("sid_text_template", "sid_text_encoder", "sid_num_digits", "sid_codebook_size", "sid_collisions", "sid_seed")
 
 
 @dataclass
@@ -55,16 +60,19 @@ class Tokenizer:
         texts: Sequence[str | Mapping[str, Any] | None] | None = None,
         embeddings: np.ndarray | None = None,
         device: str = "cpu",
+        trust_remote_code: bool = False,
     ) -> np.ndarray:
         """SIDs [K, n] for new items, which are added to the tokenizer. SIDs of other items do not change.
 
         `texts` are ready texts or {column: text} as in .item; `embeddings` [K, d] come from the same encoder.
+        `trust_remote_code` lets an encoder run program code that comes with it: the tokenizer's file has no say in it.
         """
         if isinstance(item_ids, str) or isinstance(texts, str):
             raise UserError("assign: give a list of item ids and a list of texts")
         new = np.array([str(item) for item in item_ids], dtype=str)
         if len(new) == 0:
             return self.sids[:0]
+        check_ids(map(str, item_ids), "assign: item")
         known = np.isin(new, self.item_ids)
         if known.any():
             raise UserError(f"assign: item {str(new[known][0])!r} has a SID already")
@@ -72,7 +80,7 @@ class Tokenizer:
             raise UserError("assign: an item is given twice")
         if self.quantizer is None:
             raise UserError("assign: these SIDs were read from sid_file, without a quantizer for new items")
-        items = self._embed(new, texts, embeddings, device)
+        items = self._embed(new, texts, embeddings, device, trust_remote_code)
         codes = encode_items(self.settings, self.quantizer, items)
         sids = resolve_collisions(self.settings, self.quantizer, items, codes, self.sids)
         self.item_ids = np.concatenate([self.item_ids, new])
@@ -85,7 +93,24 @@ class Tokenizer:
         template = self.settings["sid_text_template"]
         return item_text.compose(columns, self.source["fields"], template, self.source["lists"])
 
-    def _embed(self, item_ids: np.ndarray, texts, embeddings, device: str) -> ItemVectors:
+    def check_columns(self, columns: Collection[str], where: str) -> None:
+        """An item without any of the columns that texts are made of would silently get random codes."""
+        missing = [name for name in self.source["fields"] if name not in columns]
+        if not missing:
+            return
+        hint = suggest(missing[0], set(columns) - set(self.source["fields"]))
+        if len(missing) == len(self.source["fields"]):
+            raise UserError(f"{where} has none of {', '.join(missing)}, which texts were made of before.{hint}")
+        logger.warning(f"{where} has no {', '.join(missing)}, which texts were made of before.{hint}")
+
+    def _compose_any(self, text: str | Mapping[str, Any] | None, item: str) -> str:
+        if isinstance(text, Mapping):
+            return self.compose(text)
+        if text is not None and not isinstance(text, str):
+            raise UserError(f"assign: the text of {item!r} is {text!r}, not a text or {{column: text}}")
+        return (text or "").strip()
+
+    def _embed(self, item_ids: np.ndarray, texts, embeddings, device: str, trust_remote_code: bool) -> ItemVectors:
         if not self.reads_text:
             return ItemVectors.empty(item_ids)
         if (texts is None) == (embeddings is None):
@@ -103,9 +128,12 @@ class Tokenizer:
                 f"assign: the text encoder {name} has changed since the tokenizer was built; give embeddings from the "
                 "old one, or build a new tokenizer"
             )
-        composed = [self.compose(text) if isinstance(text, Mapping) else str(text or "").strip() for text in texts]
+        columns = {frozenset(text): item for text, item in zip(texts, item_ids.tolist()) if isinstance(text, Mapping)}
+        for names, item in columns.items():
+            self.check_columns(names, f"assign: the text of {item!r}")
+        composed = [self._compose_any(text, item) for text, item in zip(texts, item_ids.tolist())]
         row = np.array([i if text else NO_VECTOR for i, text in enumerate(composed)])
-        model = text_encoder.load(name, device, self.settings["sid_trust_remote_code"])
+        model = text_encoder.load(name, device, trust_remote_code)
         return ItemVectors(item_ids, row, text_encoder.encode(model, composed))
 
     def _check_embeddings(self, item_ids: np.ndarray, embeddings: np.ndarray) -> ItemVectors:
@@ -134,22 +162,38 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        try:
-            with np.load(path, allow_pickle=False) as saved:
-                return cls(
-                    json.loads(str(saved["settings"])),
-                    json.loads(str(saved["source"])),
-                    _load_quantizer(path, saved) if "quantizer" in saved else None,
-                    saved["item_ids"],
-                    saved["codes"],
-                    saved["sids"],
-                )
-        except FileNotFoundError:
-            raise UserError(f"{path} does not exist") from None
-        except UserError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
-            raise UserError(f"{path} is not a tokenizer, or is damaged ({error})") from None
+        path = Path(path)
+        with open_arrays(path, if_damaged="expected the tokenizer.npz of an earlier run") as saved:
+            tokenizer = cls(
+                json.loads(str(saved["settings"])),
+                json.loads(str(saved["source"])),
+                _load_quantizer(path, saved) if "quantizer" in saved else None,
+                saved["item_ids"],
+                saved["codes"],
+                saved["sids"],
+            )
+            tokenizer._check()
+            return tokenizer
+
+    def _check(self) -> None:
+        """That its parts fit each other: a file of someone else may hold anything."""
+        missing = [key for key in NEEDED if key not in self.settings]
+        if missing or not {"encoder", "fields", "lists"} <= set(self.source):
+            raise ValueError(f"its settings lack {missing[0]}" if missing else "it does not say what texts are made of")
+        num_items, num_digits = len(self.item_ids), self.settings["sid_num_digits"]
+        if self.item_ids.ndim != 1 or self.item_ids.dtype.kind != "U":
+            raise ValueError("item_ids are no texts")
+        for name, array, digits in (
+            ("codes", self.codes, {num_digits}),
+            ("sids", self.sids, {num_digits, num_digits + 1}),
+        ):
+            if array.ndim != 2 or len(array) != num_items or array.shape[1] not in digits or array.dtype != np.uint16:
+                raise ValueError(f"{name} {array.dtype} {list(array.shape)} of {num_items} items")
+        if num_items and self.codes.max() >= self.codebook_size:
+            raise ValueError(f"a code is not within 0..{self.codebook_size - 1}")
+        made = self.quantizer
+        if made is not None and (made.num_digits, made.codebook_size) != (num_digits, self.codebook_size):
+            raise ValueError(f"a quantizer of {made.num_digits} digits, {made.codebook_size} codes each")
 
     def write_table(self, path: Path, id_field: str = "item_id") -> None:
         """The SIDs as an atomic file that `sid_file` reads."""
@@ -179,7 +223,7 @@ def read_table(path: Path, item_ids: np.ndarray, num_digits: int, codebook_size:
         try:
             sid = [int(code) for code in fields[sid_column].split()]
         except ValueError:
-            raise UserError(f"{path}: the SID of {item!r} is {fields[sid_column]!r}, not numbers") from None
+            raise UserError(f"{path}: the SID of {item!r} is {fields[sid_column][:40]!r}, not numbers") from None
         if item in sids:
             raise UserError(f"{path}: item {item!r} is listed twice")
         if len(sid) != num_digits:

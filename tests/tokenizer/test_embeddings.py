@@ -64,7 +64,7 @@ def test_integers(settings, tmp_path):
 
 
 def test_files_that_are_not_embeddings(settings, tmp_path, vectors):
-    with pytest.raises(UserError, match=r"sid_text_encoder: .*nowhere.npz does not exist; .* \.npz with item_id"):
+    with pytest.raises(UserError, match=r"nowhere.npz does not exist; sid_text_encoder expects a \.npz with item_id"):
         run_tokenizer(settings, sid_text_encoder=str(tmp_path / "nowhere.npz"))
     np.save(tmp_path / "a.npy", vectors)
     with pytest.raises(UserError, match=r"a.ids.txt does not exist"):
@@ -73,6 +73,20 @@ def test_files_that_are_not_embeddings(settings, tmp_path, vectors):
     (tmp_path / "b.npz").write_bytes(b"PK\3\4 and then nothing")
     np.savez(tmp_path / "c.npz", other=vectors)
     np.savez(tmp_path / "d.npz", item_id=np.array(IDS, dtype=object), embedding=vectors[:40])  # would run code
-    for name in ("folder.npz", "b.npz", "c.npz", "d.npz"):
-        with pytest.raises(UserError, match=f"sid_text_encoder: .*{name} cannot be read"):
+    np.save(tmp_path / "e.npz.npy", vectors)
+    (tmp_path / "e.npz.npy").rename(tmp_path / "e.npz")
+    for name, words in {
+        "folder.npz": "is a folder where a file is expected",
+        "b.npz": "is damaged .*; sid_text_encoder expects",
+        "c.npz": "is damaged .*; sid_text_encoder expects",
+        "d.npz": r"is refused \(it holds pickled Python objects\): nothing in it was executed",
+        "e.npz": "is damaged .*; sid_text_encoder expects",
+    }.items():
+        with pytest.raises(UserError, match=f"{name} {words}"):
             run_tokenizer(settings, sid_text_encoder=str(tmp_path / name))
+
+
+def test_ids_written_on_windows(tmp_path, vectors):
+    np.save(tmp_path / "a.npy", vectors[:2])
+    (tmp_path / "a.ids.txt").write_bytes(b"\xef\xbb\xbfi0\r\ni1\r\n")
+    assert read_embeddings(tmp_path / "a.npy", np.array(["i1"])).row.tolist() == [1]

@@ -1,5 +1,6 @@
 """Item text: cleaning and the template."""
 
+import numpy as np
 import pytest
 
 from recbole_diffgrm.tokenizer.item_text import clean, compose, label_fields
@@ -28,6 +29,12 @@ from recbole_diffgrm.tokenizer.item_text import clean, compose, label_fields
 )
 def test_clean(raw, plain):
     assert clean(raw) == plain
+
+
+def test_endless_texts_are_cut():
+    """No encoder reads that far, and a browser's rules take long on millions of brackets."""
+    assert clean("a" * 10_000_000) == "a" * 100_000
+    assert len(clean("<" * 10_000_000)) <= 100_000
 
 
 FIELDS = {"title": "Title", "price": "Price", "categories": "Category"}
@@ -69,3 +76,7 @@ def test_braces_in_a_text():
 def test_labels():
     assert label_fields(["release_year", "title"]) == {"release_year": "Release year", "title": "Title"}
     assert label_fields(FIELDS) == FIELDS
+
+
+def test_values_of_pandas():
+    assert text({"title": float("nan"), "categories": np.array(["c1", "c2"])}) == "Category: c1, c2."

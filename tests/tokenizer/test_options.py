@@ -21,7 +21,10 @@ def test_defaults():
     ("key", "values"),
     [
         ("sid_text_fields", [[], {}, "title", [1], {"title": 1}, [""]]),
-        ("sid_text_template", ["", "{label}", "{text[a]}", "{x}", "{", 1]),
+        (
+            "sid_text_template",
+            ["", "{label}", "{text[a]}", "{x}", "{", 1, "{}", "{text:>99999999999}", "{text!r}", "{text.upper}"],
+        ),
         ("sid_text_encoder", ["", None]),
         ("sid_trust_remote_code", ["True", 1]),
         ("sid_file", [""]),
@@ -50,6 +53,7 @@ def test_wrong_values(key, values):
     [
         {"sid_text_fields": ["title", "brand"]},
         {"sid_text_template": "{text}"},
+        {"sid_text_template": "{{{label}}} {text} {text}"},
         {"sid_num_digits": 64, "sid_pca_dim": 64},
         {"sid_num_digits": 64, "sid_pca_dim": None},
         {"sid_codebook_size": 2},

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from recbole_diffgrm import Tokenizer, UserError
+from recbole_diffgrm.tokenizer import text_encoder
 from tests.tokenizer.conftest import IDS, run_tokenizer, write_npz
 
 NEW_TEXTS = {"new1": "Title: Item 3.", "new2": "Title: a lamp.", "new3": "", "new4": "Title: Item 3."}
@@ -85,6 +86,58 @@ def test_new_items_by_text(settings):
         tokenizer.assign(["a", "b"], texts=["Title: a lamp."])
 
 
+def test_a_misspelt_column_is_no_text(settings, caplog):
+    """It would silently get random codes."""
+    tokenizer = run_tokenizer(settings).tokenizer
+    for columns, words in (
+        ({"titel": "Lamp"}, "has none of title, categories, .* Did you mean titel?"),
+        ({}, "has none of title"),
+        (3.5, r"the text of 'new' is 3.5, not a text or \{column: text\}"),
+        (float("nan"), "the text of 'new' is nan"),
+    ):
+        with pytest.raises(UserError, match=words):
+            tokenizer.assign(["new"], texts=[columns])
+    assert "new" not in tokenizer.item_ids
+    with caplog.at_level("WARNING"):
+        tokenizer.assign(["new"], texts=[{"title": "Lamp", "category": "c1"}])
+    assert "the text of 'new' has no categories" in caplog.text and "Did you mean category?" in caplog.text
+    assert tokenizer.compose({"title": float("nan"), "categories": None}) == ""
+
+
+@pytest.mark.parametrize("bad", ["[PAD]", "x" * 1001, "a\0"])
+def test_ids_that_are_refused(settings, bad):
+    tokenizer = run_tokenizer(settings).tokenizer
+    with pytest.raises(UserError, match=r"assign: item .* cannot be an id"):
+        tokenizer.assign([bad], texts=["Title: a lamp."])
+
+
+def test_new_items_without_the_columns_of_old_ones(settings, data):
+    first = run_tokenizer(settings)
+    inter_file, item_file = data / "tiny" / "tiny.inter", data / "tiny" / "tiny.item"
+    inter_file.write_text(inter_file.read_text() + "u0\tnew\t1\t5\nu1\tnew\t1\t5\n")
+    item_file.write_text("item_id:token\tname:token\nnew\tItem 7\n")
+    with pytest.raises(UserError, match=r"tiny.item has none of title, categories"):
+        columns = {"inter": settings["load_col"]["inter"]}
+        run_tokenizer(settings, sid_file=str(first.folder / "tokenizer.npz"), load_col=columns)
+
+
+def test_a_tokenizer_cannot_allow_program_code(settings, monkeypatch):
+    """Of a text encoder: only who calls can."""
+    tokenizer = run_tokenizer(settings).tokenizer
+    tokenizer.settings["sid_trust_remote_code"] = True
+    allowed = []
+
+    def load(name, device, trust_remote_code):
+        allowed.append(trust_remote_code)
+        raise UserError("enough")
+
+    monkeypatch.setattr(text_encoder, "load", load)
+    for trust in ({}, {"trust_remote_code": True}):
+        with pytest.raises(UserError, match="enough"):
+            tokenizer.assign(["new"], texts=["Title: a lamp."], **trust)
+    assert allowed == [False, True]
+
+
 @pytest.mark.slow
 def test_more_items_than_before(settings, data, steps):
     """With an earlier tokenizer as sid_file old items keep their SIDs and nothing is fitted again."""
@@ -137,10 +190,36 @@ def test_damaged_file(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"nothing")
     np.savez(tmp_path / "b.npz", item_ids=np.array(IDS))
     for name in ("a.npz", "b.npz"):
-        with pytest.raises(UserError, match=f"{name} is not a tokenizer"):
+        with pytest.raises(UserError, match=f"{name} is damaged .*expected the tokenizer.npz of an earlier run"):
             Tokenizer.load(tmp_path / name)
     with pytest.raises(UserError, match=r"c.npz does not exist"):
         Tokenizer.load(tmp_path / "c.npz")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"codes": np.full((40, 2), 8, np.uint16)},
+        {"codes": np.zeros((39, 2), np.uint16)},
+        {"sids": np.zeros((40, 5), np.uint16)},
+        {"sids": np.zeros((40, 2))},
+        {"item_ids": np.arange(40)},
+        {"settings": np.array("{}")},
+        {"settings": np.array("[")},
+        {"source": np.array("{}")},
+        {"quantizer_codebooks": np.zeros((3, 8, 4), np.float32)},
+        {"quantizer_codebooks": np.zeros(3)},
+        {"quantizer_other": np.zeros(3)},
+        {"item_ids": np.array(IDS, dtype=object)},
+    ],
+    ids=str,
+)
+def test_parts_that_do_not_fit(settings, tmp_path, change):
+    with np.load(run_tokenizer(settings).folder / "tokenizer.npz") as saved:
+        arrays = dict(saved)
+    np.savez(tmp_path / "a.npz", **{**arrays, **change})
+    with pytest.raises(UserError, match=r"a.npz is (damaged|refused)"):
+        Tokenizer.load(tmp_path / "a.npz")
 
 
 def write_sids(path, rows) -> str:
@@ -199,7 +278,7 @@ def test_wrong_ready_sids(settings, tmp_path, rows, words):
 def test_file_that_is_not_a_table(settings, tmp_path):
     with pytest.raises(UserError, match=r"nowhere.sid does not exist"):
         run_tokenizer(settings, sid_file=str(tmp_path / "nowhere.sid"))
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is a folder where a file is expected"):
         run_tokenizer(settings, sid_file=str(tmp_path))
     (tmp_path / "a.sid").write_text("item_id:token\tother:token\n")
     with pytest.raises(UserError, match=r"a.sid .* item_id:token and sid:token_seq, not item_id, other"):

@@ -5,6 +5,7 @@ import pytest
 
 from recbole_diffgrm import UserError
 from recbole_diffgrm.tokenizer.quantizers.product import OptimizedProductQuantizer, ProductQuantizer
+from tests.conftest import run_python
 from tests.tokenizer.conftest import correlated
 
 
@@ -48,6 +49,22 @@ def test_raw_vectors():
     for kind in (OptimizedProductQuantizer, ProductQuantizer):
         with pytest.raises(UserError, match=r"sid_pca_dim: .* 24 dimensions .* 5 "):
             kind.fit(vectors, 5, 8, pca_dim=None, seed=0)
+
+
+@pytest.mark.slow
+def test_opq_on_few_items_does_not_kill_the_process():
+    """faiss did, with SIGSEGV, SIGABRT or SIGBUS, so in a process of its own."""
+    code = (
+        "import numpy as np\n"
+        "from recbole_diffgrm.tokenizer.quantizers.product import OptimizedProductQuantizer\n"
+        "vectors = np.random.default_rng(0).normal(size=(383, 384)).astype(np.float32)\n"
+        "OptimizedProductQuantizer.fit(vectors, 4, 8, None, 2020)\n"
+    )
+    done = run_python("-c", code)
+    assert done.returncode == 1, done.returncode  # negative: killed by a signal
+    assert (
+        "UserError: sid_pca_dim: opq cannot learn a rotation of 384 dimensions from 383 training items" in done.stderr
+    )
 
 
 @pytest.mark.parametrize(("num_items", "fits"), [(23, False), (24, True)])
