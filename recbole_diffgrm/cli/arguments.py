@@ -1,11 +1,16 @@
 """What all commands share: --key=value arguments, and exit codes."""
 
+import logging
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from recbole_diffgrm.config.layers import is_text_key, parse_value
 from recbole_diffgrm.errors import Interrupted, UserError
+from recbole_diffgrm.screen import log_to_screen
+
+logger = logging.getLogger(__name__)
 
 SHORT = {"-m": "--model", "-d": "--dataset"}  # as RecBole's run_recbole.py has them
 
@@ -46,6 +51,15 @@ def check_different(values: Sequence[Any], key: str) -> None:
     for value in values:
         if values.count(value) > 1:
             raise UserError(f"--{key} names {value} twice")
+
+
+@contextmanager
+def working(level: str = "INFO") -> Iterator[None]:
+    """Around the work of a command that was checked: what is done is said on standard error, from the first second on.
+    Imports of torch and the like belong inside: they take seconds, on a busy disk many."""
+    with log_to_screen(level):
+        logger.info("loading libraries (torch, RecBole)")
+        yield
 
 
 def exit_code(work: Callable[[], int]) -> int:

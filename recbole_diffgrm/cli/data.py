@@ -10,6 +10,7 @@ from recbole_diffgrm.config.layers import properties_dir, read_yaml
 from recbole_diffgrm.data import amazon, amazon_2023, source
 from recbole_diffgrm.data.download import dataset_folder
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.screen import log_to_screen
 
 
 def _wrap(title: str, names: Sequence[str]) -> str:
@@ -45,7 +46,8 @@ def main() -> int:
     parser.add_argument("--amazon_2023_url", default=defaults["amazon_2023_url"], help="where to download 2023 from")
     parser.add_argument("--recbole_url", default=defaults["recbole_url"], help="where RecBole's archives are")
     options = parser.parse_args()
-    return exit_code(lambda: _convert(options))
+    with log_to_screen():
+        return exit_code(lambda: _convert(options))
 
 
 def _convert(options: argparse.Namespace) -> int:

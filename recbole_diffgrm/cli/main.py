@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from recbole_diffgrm import __version__
-from recbole_diffgrm.cli.arguments import check_different, exit_code, parse_arguments, split_names
+from recbole_diffgrm.cli.arguments import check_different, exit_code, parse_arguments, split_names, working
 from recbole_diffgrm.errors import UserError
 
 USAGE = """\
@@ -111,19 +111,19 @@ def _main(options: dict[str, Any]) -> int:
         raise UserError("--resume and --rerun: give one of them")
     if seeds and "seed" in options:
         raise UserError("--seed and --seeds: give one of them")
-    _check(models, dataset, config_files, seeds, options)
-    if len(models) > 1 or len(seeds) > 1:
-        return _compare(models, dataset, config_files, seeds, options)
-    from recbole_diffgrm.experiments.pipeline import run
+    with working(_check(models, dataset, config_files, seeds, options)):
+        if len(models) > 1 or len(seeds) > 1:
+            return _compare(models, dataset, config_files, seeds, options)
+        from recbole_diffgrm.experiments.pipeline import run
 
-    options.pop("rerun", None)
-    if seeds:
-        options["seed"] = seeds[0]
-    return _print_result(run(models[0], dataset, config_files, **options))
+        options.pop("rerun", None)
+        if seeds:
+            options["seed"] = seeds[0]
+        return _print_result(run(models[0], dataset, config_files, **options))
 
 
-def _check(models: list[str], dataset: str, config_files: list[str], seeds: list[int], options: dict[str, Any]) -> None:
-    """Names, keys and values, before torch is imported: a mistake is answered at once."""
+def _check(models: list[str], dataset: str, config_files: list[str], seeds: list[int], options: dict[str, Any]) -> str:
+    """Names, keys and values, before torch is imported: a mistake is answered at once. Returns the log level."""
     from recbole_diffgrm.config.build import dataset_dir
     from recbole_diffgrm.data.source import check_dataset
     from recbole_diffgrm.models import check_config
@@ -131,9 +131,11 @@ def _check(models: list[str], dataset: str, config_files: list[str], seeds: list
     keys = {key: value for key, value in options.items() if key not in COMMANDS}
     compared, presets = models if len(models) > 1 else [], options.get("preset", ())
     for model in models:
-        for seed in [{"seed": seed} for seed in seeds] or [{}]:
+        # A seed has only to be within limits: all are if the least and the greatest are.
+        for seed in [{"seed": seed} for seed in sorted({min(seeds), max(seeds)})] if seeds else [{}]:
             values = check_config(model, dataset, config_files, {**keys, **seed}, presets, compared, COMMANDS)
-            check_dataset(dataset, dataset_dir(values["data_path"], dataset), values["benchmark_filename"])
+        check_dataset(dataset, dataset_dir(values["data_path"], dataset), values["benchmark_filename"])
+    return values["state"]
 
 
 def _compare(
@@ -142,13 +144,7 @@ def _compare(
     from recbole_diffgrm.experiments.comparison import compare
 
     comparison = compare(models, dataset, config_files, seeds=seeds, **options)
-    for level, table in comparison.tables("simple").items():
-        print(f"\n{dataset}: test metrics, {level}\n\n{table}")
-    print()
-    for row in comparison.rows:
-        for run in row.runs:
-            print(f"{run.model}, seed {run.seed}: {run.run_dir}")
-    print(f"comparison: {comparison.path}")
+    print(f"\n{comparison}")
     failed = [(row.name, error) for row in comparison.rows for error in row.errors]
     for name, error in failed:
         print(f"error: {name}: {error}", file=sys.stderr)
@@ -161,53 +157,28 @@ def _compare(
 def _retest(run_dir: Any, options: dict[str, Any]) -> int:
     from recbole_diffgrm.experiments.changes import check_retest
 
-    _check_changes("retest", run_dir, options, check_retest)
+    values = _check_changes("retest", run_dir, options, check_retest)
+    with working(values["state"]):
+        from recbole_diffgrm.experiments.pipeline import retest
 
-    from recbole_diffgrm.experiments.pipeline import retest
-
-    return _print_result(retest(run_dir, **options))
+        return _print_result(retest(run_dir, **options))
 
 
-def _check_changes(command: str, run_dir: Any, changes: dict[str, Any], check: Callable[..., Any]) -> None:
-    """That the run is there and its keys may be changed so, before torch is imported."""
+def _check_changes(
+    command: str, run_dir: Any, changes: dict[str, Any], check: Callable[..., dict[str, Any]]
+) -> dict[str, Any]:
+    """The changed configuration: that the run is there and its keys may be changed so, before torch is imported."""
     from recbole_diffgrm.experiments.result import RunResult
     from recbole_diffgrm.models import get_options
 
     if not isinstance(run_dir, str) or not run_dir:
         raise UserError(f"--{command}=RUN needs the directory of a finished run")
-    if not Path(run_dir).is_dir():
-        raise UserError(f"{run_dir} is not a run directory")
     finished = RunResult.load(Path(run_dir))
-    check(finished.model, get_options(finished.model, run_dir), finished.config, changes)
+    return check(finished.model, get_options(finished.model, run_dir), finished.config, changes)
 
 
-def _print_result(result) -> int:
-    from tabulate import tabulate
-
-    from recbole_diffgrm.config.protocol import eval_mode
-    from recbole_diffgrm.evaluation.groups import TITLES
-    from recbole_diffgrm.evaluation.ranks import LEVELS, describe_ranking
-    from recbole_diffgrm.evaluation.sid_metrics import describe_shares, is_sid_metric
-    from recbole_diffgrm.evaluation.significance import TESTED_METRIC
-
-    epochs = f", best epoch {result.best_epoch} of {result.epochs}" if result.epochs else ""
-    print(f"\n{result.dataset}, seed {result.seed}{epochs}")
-    valid_mode, test_mode = (eval_mode(result.config, part) for part in ("valid", "test"))
-    parts = {"validation" + (f", {valid_mode}" if valid_mode != "full" else ""): result.valid}
-    parts |= {f"test, {describe_ranking(ranking, test_mode)}": metrics for ranking, metrics in result.test.items()}
-    names = dict.fromkeys(name for metrics in parts.values() for name in metrics)
-    for level, words in LEVELS.items():
-        of_level = [name for name in names if is_sid_metric(name) == (level == "sid")]
-        rows = [(part, *map(metrics.get, of_level)) for part, metrics in parts.items() if set(of_level) & set(metrics)]
-        if rows:
-            print("\n" + tabulate(rows, [f"{result.model}, {words}", *of_level], floatfmt=".4f"))
-    if result.sid_shares:
-        print("\n" + describe_shares(result.sid_shares))
-    for grouping, lines in next(iter(result.groups.values()), {}).items():
-        cells = [(line["group"], line["targets"], line[TESTED_METRIC]) for line in lines]
-        head = [f"test, {TITLES[grouping]}", "targets", TESTED_METRIC]
-        print("\n" + tabulate(cells, head, floatfmt=("", "", ".4f"), disable_numparse=[0]))
-    print(f"\nresults: {result.run_dir}")
+def _print_result(result: Any) -> int:
+    print(f"\n{result}")
     return 0
 
 

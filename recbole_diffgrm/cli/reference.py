@@ -42,7 +42,7 @@ a dataset that is too small: one line and exit code 2, before any work is done. 
 `properties/schema.json` (the first line of our files names it) and complete and check keys as you type.
 
 The column *changes* says what a key can change: nothing of the result, only evaluation (so that `--retest` and
-`--recommend` may set it), only validation, or training too.
+`--recommend` may set it), validation too and with it which epoch is the best (`--retest` may set it), or training too.
 """
 
 MODELS_INTRODUCTION = """\

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recbole_diffgrm.cli.arguments import exit_code, parse_arguments
+from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, working
 from recbole_diffgrm.config.layers import read_yaml
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.files import write_text
@@ -52,7 +52,11 @@ def _main(study: str, options: dict[str, Any]) -> int:
         raise UserError("the first argument is the YAML file of a study (see --help)")
     path = Path(study)
     read_yaml(path)  # can it be read? asked before torch is imported
+    with working():
+        return _run_study(path, options)
 
+
+def _run_study(path: Path, options: dict[str, Any]) -> int:
     from recbole_diffgrm.experiments.study import page
     from recbole_diffgrm.experiments.study.plan import read_plan
     from recbole_diffgrm.experiments.study.summary import Summary

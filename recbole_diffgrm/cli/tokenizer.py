@@ -1,11 +1,10 @@
 """python -m recbole_diffgrm.tokenizer: semantic IDs of a dataset, without training a model."""
 
-import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from recbole_diffgrm.cli.arguments import exit_code, parse_arguments
+from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, working
 
 USAGE = """\
 Give every item of a dataset a semantic ID (SID) and report statistics of the SIDs.
@@ -32,15 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     help_index = next((i for i, argument in enumerate(arguments) if argument in ("--help", "-h")), None)
     if help_index is not None:
         return exit_code(lambda: _help(arguments[help_index + 1 :]))
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger = logging.getLogger("recbole_diffgrm")
-    logger.addHandler(handler)
-    logger.setLevel("INFO")
-    try:
-        return exit_code(lambda: _run(parse_arguments(arguments)))
-    finally:
-        logger.removeHandler(handler)
+    return exit_code(lambda: _run(parse_arguments(arguments)))
 
 
 def _help(keys: list[str]) -> int:
@@ -59,8 +50,12 @@ def _run(options: dict[str, Any]) -> int:
 
     dataset_name = options.pop("dataset", "ml-100k")
     config_files = str(options.pop("config_files", "")).split()
-    check_config("HistoryCopy", dataset_name, config_files, options)  # before torch is imported
+    values = check_config("HistoryCopy", dataset_name, config_files, options)  # before torch is imported
+    with working(values["state"]):
+        return _tokenize(dataset_name, config_files, options)
 
+
+def _tokenize(dataset_name: str, config_files: list[str], options: dict[str, Any]) -> int:
     from recbole_diffgrm.data.dataset import load_dataset
     from recbole_diffgrm.data.source import check_files
     from recbole_diffgrm.data.splits import make_split

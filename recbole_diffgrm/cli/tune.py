@@ -3,10 +3,11 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, split_names
+from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, split_names, working
 from recbole_diffgrm.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -63,20 +64,23 @@ def _main(options: dict[str, Any]) -> int:
     report = options.pop("report", False)
     num_trials = _pop_number(options, "trials", int)
     timeout = _pop_number(options, "timeout", float)
-    searches = _plan(split_names(options.pop("model"), "model"), options)
-    deadline = float("inf") if timeout is None else time.monotonic() + timeout
-    if not report:
-        try:
-            for search in searches:
-                search.run(num_trials, deadline)
-        except Interrupted as stop:
-            print(f"stopped by signal {stop.signal_number}; the same command goes on with the search", file=sys.stderr)
-            return 128 + stop.signal_number
-    return max([_report(search, report) for search in searches])
+    with ExitStack() as stack:
+        searches = _plan(split_names(options.pop("model"), "model"), options, stack)
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        if not report:
+            try:
+                for search in searches:
+                    search.run(num_trials, deadline)
+            except Interrupted as stop:
+                words = f"stopped by signal {stop.signal_number}; the same command goes on with the search"
+                print(words, file=sys.stderr)
+                return 128 + stop.signal_number
+        return max([_report(search, report) for search in searches])
 
 
-def _plan(models: list[str], options: dict[str, Any]) -> "list[Search]":
-    """The searches, checked: a mistake in the last one shows before the first one trains."""
+def _plan(models: list[str], options: dict[str, Any], stack: ExitStack) -> "list[Search]":
+    """The searches, checked: a mistake in the last one shows before the first one trains. `stack` keeps the log on the
+    screen, which begins when what needs no torch is checked."""
     from recbole_diffgrm.experiments.tuning import PRUNERS, SAMPLERS
 
     dataset, presets = options.pop("dataset", "ml-100k"), options.pop("preset", ())
@@ -90,7 +94,7 @@ def _plan(models: list[str], options: dict[str, Any]) -> "list[Search]":
     if space_file in ("", True):
         raise UserError("--space=FILE needs the name of a file")
     compared = models if len(models) > 1 else []
-    _check(models, dataset, config_files, options, presets, compared)
+    stack.enter_context(working(_check(models, dataset, config_files, options, presets, compared)))
 
     from recbole_diffgrm.data.source import check_files
     from recbole_diffgrm.experiments.tuning.search import Search
@@ -115,8 +119,8 @@ def _plan(models: list[str], options: dict[str, Any]) -> "list[Search]":
     return searches
 
 
-def _check(models, dataset, config_files, options, presets, compared_with) -> None:
-    """Names, keys and values, before torch is imported: a mistake is answered at once."""
+def _check(models, dataset, config_files, options, presets, compared_with) -> str:
+    """Names, keys and values, before torch is imported: a mistake is answered at once. Returns the log level."""
     from recbole_diffgrm.config.build import dataset_dir
     from recbole_diffgrm.data.source import check_dataset
     from recbole_diffgrm.models import check_config
@@ -124,6 +128,7 @@ def _check(models, dataset, config_files, options, presets, compared_with) -> No
     for model in models:
         values = check_config(model, dataset, config_files, options, presets, compared_with, WORDS)
         check_dataset(dataset, dataset_dir(values["data_path"], dataset), values["benchmark_filename"])
+    return values["state"]
 
 
 def _builder(model, dataset, config_files, options, presets, compared_with) -> "Callable[[dict[str, Any]], Config]":
@@ -143,10 +148,8 @@ def _report(search: "Search", only_report: bool) -> int:
         search.test_best()
     report = make_report(search)
     write_report(report)
-    print(f"\n{search.model} on {search.base.dataset}\n\n{report.table('simple', most=10)}\n")
-    if report.test:
-        print(f"{report.test_table('simple')}\n")
-    elif not search.is_done():
+    print(f"\n{report}\n")
+    if not report.test and not search.is_done():
         print("some trials are running in another process, or were stopped: the best is tested when all are done")
     print(f"results: {search.folder / 'tune.md'}")
     if report.best is None:

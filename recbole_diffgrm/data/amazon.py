@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from recbole_diffgrm.data.atomic import id_fault, write_atomic_file
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import reading
+from recbole_diffgrm.progress import progress_bar
+from recbole_diffgrm.words import count
 
 PREFIX = "Amazon_"
 URL_KEY = "amazon_url"
@@ -76,9 +76,9 @@ class Conversion:
 
     def __str__(self) -> str:
         return (
-            f"{self.interactions:,} interactions, {self.items:,} items "
+            f"{count(self.interactions, 'interaction')}, {count(self.items, 'item')} "
             f"({self.items_without_metadata:,} without metadata); skipped as broken: "
-            f"{self.broken_reviews:,} reviews, {self.broken_metadata:,} metadata lines"
+            f"{count(self.broken_reviews, 'review')}, {count(self.broken_metadata, 'metadata line')}"
         )
 
 
@@ -140,7 +140,7 @@ def read_lines(path: Path) -> Iterator[str]:
     with (
         reading(path, if_damaged="delete it and get it again"),
         path.open("rb") as raw,
-        tqdm(total=path.stat().st_size, desc=f"read {path.name}", unit="B", unit_scale=True, disable=None) as bar,
+        progress_bar(total=path.stat().st_size, desc=f"read {path.name}", unit="B", unit_scale=True) as bar,
     ):
         file = gzip.GzipFile(fileobj=raw) if raw.read(2) == GZIP_MAGIC else raw
         raw.seek(0)

@@ -18,6 +18,7 @@ import numpy as np
 from recbole_diffgrm.data.amazon import INTER_HEADER, by_hand, clean_text, is_id, join_categories, read_lines
 from recbole_diffgrm.data.atomic import write_atomic_file
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.words import count
 
 __all__ = ["CATEGORIES", "PREFIX", "URL_KEY", "archive_urls", "by_hand", "convert", "dataset_names", "k_core"]
 
@@ -97,10 +98,10 @@ def convert(dataset: str, archives: list[Path], folder: Path) -> None:
     write_atomic_file(folder / f"{dataset}.item", ITEM_HEADER, metadata.rows())
     write_atomic_file(folder / f"{dataset}.inter", INTER_HEADER, reviews.rows(rows))
     print(
-        f"{dataset}: {len(reviews.user):,} reviews ({repeated:,} of a product that the user had reviewed before); "
-        f"{CORE}-core: {len(np.unique(reviews.user[rows])):,} users, {len(items):,} items "
-        f"({metadata.missing:,} without metadata), {len(rows):,} interactions; skipped as broken: {reviews.broken:,} "
-        f"reviews, {metadata.broken:,} metadata lines",
+        f"{dataset}: {count(len(reviews.user), 'review')} ({repeated:,} of a product that the user had reviewed "
+        f"before); {CORE}-core: {count(len(np.unique(reviews.user[rows])), 'user')}, {count(len(items), 'item')} "
+        f"({metadata.missing:,} without metadata), {count(len(rows), 'interaction')}; skipped as broken: "
+        f"{count(reviews.broken, 'review')}, {count(metadata.broken, 'metadata line')}",
         file=sys.stderr,
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import atomic_write, reading
+from recbole_diffgrm.words import count
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ def read_item_texts(path: Path, id_column: str = "item_id") -> dict[str, dict[st
         texts[fields[key]] = {n: f for i, (n, f) in enumerate(zip(names, fields)) if i != key}
     if repeated:
         logger.warning(
-            f"{path}: {len(repeated)} lines repeat an earlier {id_column} ({repeated[0]!r}) and are not read"
+            f"{path}: {count(len(repeated), 'line')} not read: an earlier one has this {id_column} ({repeated[0]!r})"
         )
     return texts
 

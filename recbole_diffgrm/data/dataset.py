@@ -1,5 +1,6 @@
 """RecBole's SequentialDataset on flat arrays: lean loading, exact time order, no padded copies."""
 
+import logging
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +20,12 @@ from recbole_diffgrm.data.tables import Columns, read_features, read_interaction
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import reading
 
+logger = logging.getLogger(__name__)
+
 
 def load_dataset(config) -> "FlatSequentialDataset":
     """Load, filter and number a dataset; settings that RecBole cannot carry out on it are one line."""
+    logger.info(f"reading {config.dataset} from {config['data_path']}")
     try:
         return FlatSequentialDataset(config)
     except UserError:

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import AcquireReturnProxy, FileLock
-from tqdm import tqdm
 
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import Hostile, check_unpacked_size
+from recbole_diffgrm.progress import progress_bar
 
 TRIES = 5  # in a row without a new byte
 PAUSE = 1.0  # seconds before another try, growing with the tries
@@ -162,7 +162,7 @@ def _fetch_once(url: str, part: Path, announce: bool) -> bool:
             print(f"downloading {url} ({size}{f', {done / 1e6:,.1f} MB are here' if done else ''})", file=sys.stderr)
         with (
             part.open("ab" if done else "wb") as file,
-            tqdm(total=total, initial=done, desc=part.stem, unit="B", unit_scale=True, disable=None) as bar,
+            progress_bar(total=total, initial=done, desc=part.stem, unit="B", unit_scale=True) as bar,
         ):
             while block := response.read1(1 << 16):
                 file.write(block)

@@ -10,6 +10,7 @@ from torch import Tensor
 from recbole_diffgrm.config.protocol import Sampling
 from recbole_diffgrm.data.sequences import PrefixSamples
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.words import count
 
 ROUNDS = 30  # of drawing again what cannot be used, before rows that still lack items are completed one by one
 
@@ -50,8 +51,8 @@ def _check_room(sampling: Sampling, weights: np.ndarray, taken: np.ndarray, num_
     if fewest < sampling.num_items:
         mode = f"{sampling.distribution}{sampling.num_items}"
         raise UserError(
-            f"eval_args: mode {mode}: a user has only {fewest} items to sample from (those in the history are left "
-            "out); use fewer, or mode full"
+            f"eval_args: mode {mode}: a user has only {count(fewest, 'item')} to sample from (those in the history are "
+            "left out); use fewer, or mode full"
         )
 
 

@@ -5,11 +5,10 @@ import zipfile
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from tqdm import tqdm
-
 from recbole_diffgrm.config.layers import read_yaml
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import check_unpacked_size, reading, sync_folder, writing
+from recbole_diffgrm.progress import progress_bar
 from recbole_diffgrm.recbole_compat import recbole_dir
 
 URL_KEY = "recbole_url"
@@ -61,7 +60,7 @@ def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> No
     """Its content alone, under a name of ours: a path inside the archive leads nowhere. Reading checks the checksum."""
     with (
         archive.open(member) as packed,
-        tqdm(total=member.file_size, desc=f"unpack {path.name}", unit="B", unit_scale=True, disable=None) as bar,
+        progress_bar(total=member.file_size, desc=f"unpack {path.name}", unit="B", unit_scale=True) as bar,
         writing(path),
         path.open("wb") as file,
     ):

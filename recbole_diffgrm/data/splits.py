@@ -18,6 +18,7 @@ from recbole_diffgrm.config.protocol import held_out_parts, to_seconds
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.sequences import FlatSequences, PrefixSamples
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.words import count
 
 TRAIN, VALID, TEST = range(3)
 PART_NAMES = ("training", "validation", "test")
@@ -101,7 +102,7 @@ def _assign_parts(config, dataset: FlatSequentialDataset) -> Tensor:
 
 
 def _describe_lack(config, dataset: FlatSequentialDataset, name: str) -> str:
-    size = f"{dataset.user_num - 1} users, {len(dataset.inter_feat)} interactions"
+    size = f"{count(dataset.user_num - 1, 'user')}, {count(len(dataset.inter_feat), 'interaction')}"
     if dataset.ready_made_parts is not None:
         return f"{dataset.dataset_name}: the files of benchmark_filename have no {name} sample ({size})"
     ((kind, value),) = config["eval_args"]["split"].items()
@@ -134,7 +135,7 @@ def _select_training_samples(config, name: str, samples: PrefixSamples) -> Prefi
     else:
         chosen = samples.last_of_each_user().with_history(shortest, None)
     if len(chosen) == 0:
-        raise UserError(f"min_history: no training sample of {name} has {shortest} items before it")
+        raise UserError(f"min_history: no training sample of {name} has {count(shortest, 'item')} before it")
     return chosen.select(chosen.rows.repeat_interleave(config["train_repeat"]))
 
 

@@ -11,7 +11,6 @@ import torch
 from recbole.evaluator import Evaluator
 from recbole.evaluator.collector import DataStruct
 from torch import Tensor
-from tqdm import tqdm
 
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.loader import EvalLoader
@@ -21,6 +20,7 @@ from recbole_diffgrm.evaluation.significance import TESTED_K
 from recbole_diffgrm.generation.item_ranking import SeenPairs
 from recbole_diffgrm.models.base import ModelInterface
 from recbole_diffgrm.models.candidates import NOT_RANKED, Candidates, unique_pairs
+from recbole_diffgrm.progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def evaluate(
     }
     depth = max(tally.depth for tally in tallies.values())
     model.eval()
-    quiet = None if config["show_progress"] else True  # None: quiet unless on a terminal
-    with tqdm(total=len(loader.samples), desc=label, unit="user", disable=quiet, leave=False) as bar:
+    shown = {"desc": label, "unit": "target", "leave": False, "show": config["show_progress"]}
+    with progress_bar(total=len(loader.samples), **shown) as bar:
         for index, batch in loader:
             check_stop()
             device = config["device"]

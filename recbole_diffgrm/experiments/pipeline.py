@@ -30,10 +30,12 @@ from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.run_directory import RunDirectory
 from recbole_diffgrm.models import build_config, get_model
 from recbole_diffgrm.models.base import users_per_batch
+from recbole_diffgrm.screen import logs_to_screen
 from recbole_diffgrm.training.signals import StopSignal
 from recbole_diffgrm.training.stages import train_stages
 from recbole_diffgrm.training.tracking import Tracking, check_installed, start_tracking
 from recbole_diffgrm.training.trainer import GiveUp, Progress
+from recbole_diffgrm.words import count
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ def retest_config(model: str, dataset: str, values: dict[str, Any], changes: dic
     return Config(model_class, dataset, check_retest(model, model_class.Options, values, changes))
 
 
+@logs_to_screen
 def run_config(
     config: Config, *, resume: bool = False, reuse: bool = False, weights: RunResult | None = None
 ) -> RunResult:
@@ -95,6 +98,7 @@ def run_config(
         return _train_and_test(config, config_hash, opened, weights)
 
 
+@logs_to_screen
 def train_config(config: Config, give_up: GiveUp) -> tuple[Path, Progress]:
     """Train without testing. The run stays unfinished: `run_config` with `resume` tests it, or goes on where `give_up`
     ended it. What was trained with this configuration before is not trained again."""
@@ -134,7 +138,7 @@ def _open_run(config: Config, config_hash: str, unfinished: RunDirectory | None)
             directory = run_directory.create(config, config_hash)
             stack.callback(directory.release)
         run_dir = (unfinished or directory).path
-        stack.enter_context(run_directory.log_to(run_dir, config["state"]))
+        stack.enter_context(run_directory.log_to(run_dir))
         tracker = stack.enter_context(start_tracking(config, run_dir))  # closed when the result is saved
         stop = stack.enter_context(StopSignal(run_dir))
         logger.info(f"{config.model} on {config.dataset}, seed {config['seed']}: {run_dir}")
@@ -225,6 +229,7 @@ def _test(config, model, test: EvalLoader | None, stop: StopSignal) -> dict[str,
     if test is None:
         return {}
     rankings = list(dict.fromkeys([asked_ranking(config), "unseen"]))
+    logger.info(f"testing on {count(len(test.samples), 'target')}")
     return evaluate(config, model, test, rankings, config["save_topk"], "test", stop.check)
 
 
@@ -264,19 +269,20 @@ def _eval_loader(config, split: Split, part: FlatSequentialDataset, name: str) -
 
 
 def _describe_data(split: Split, valid: EvalLoader | None, test: EvalLoader | None) -> dict[str, Any]:
-    statistics = split.dataset.statistics() | {
+    statistics: dict[str, Any] = split.dataset.statistics() | {
         "train_samples": len(split.train),
         "valid_users": _count_users(valid),
         "test_users": _count_users(test),
         **split.statistics(),
     }
+    nouns = {"users": "user", "items": "item", "interactions": "interaction", "train_samples": "training sample"}
+    nouns |= {"valid_users": "validation user", "test_users": "test user"}
+    logger.info(", ".join(count(statistics[name], noun) for name, noun in nouns.items()))
+    nouns = {"valid_targets": "validation target", "test_targets": "test target"}
     logger.info(
-        "{users:,} users, {items:,} items, {interactions:,} interactions; {train_samples:,} training samples, "
-        "{valid_users:,} validation and {test_users:,} test users".format(**statistics)
-    )
-    logger.info(
-        "{valid_targets:,} validation and {test_targets:,} test targets, {test_targets_not_in_training:,} of these not "
-        "in training; {held_out_without_history:,} held-out interactions without history".format(**statistics)
+        ", ".join(count(statistics[name], noun) for name, noun in nouns.items())
+        + f" ({statistics['test_targets_not_in_training']:,} not in training); "
+        + f"{count(statistics['held_out_without_history'], 'held-out interaction')} without history"
     )
     return statistics
 

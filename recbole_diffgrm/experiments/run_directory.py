@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import logging
-import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +15,10 @@ from filelock import FileLock, Timeout
 from recbole_diffgrm.config.other_keys import WITHOUT_EFFECT
 from recbole_diffgrm.data.source import interaction_files
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.experiments.result import RESULT_FILE, RunResult
+from recbole_diffgrm.experiments.result import CONFIG_FILE, RESULT_FILE, RunResult
 from recbole_diffgrm.files import file_sha256, write_text
+from recbole_diffgrm.screen import Colorless
 from recbole_diffgrm.tokenizer.embedding_sources import input_files
-
-_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class RunDirectory:
@@ -61,7 +59,7 @@ def create(config, config_hash: str) -> RunDirectory:
         if run.acquire():  # else another process took it for an unfinished run
             break
     settings = {key: value for key, value in config.values.items() if key not in WITHOUT_EFFECT}
-    write_text(yaml.safe_dump(_as_plain_data(settings), sort_keys=True, allow_unicode=True), run.path / "config.yaml")
+    write_text(yaml.safe_dump(_as_plain_data(settings), sort_keys=True, allow_unicode=True), run.path / CONFIG_FILE)
     return run
 
 
@@ -128,19 +126,12 @@ def hash_data(config) -> str:
 
 
 @contextmanager
-def log_to(run_dir: Path, level: str) -> Iterator[None]:
-    """Log lines of the project and of RecBole go to the run's log.txt and to standard error; an error's traceback to
-    log.txt."""
+def log_to(run_dir: Path) -> Iterator[None]:
+    """Log lines of the project and of RecBole go to the run's log.txt too, and an error's traceback."""
     root = logging.getLogger()
     to_file = logging.FileHandler(run_dir / "log.txt", encoding="utf-8")
-    to_file.setFormatter(_Colorless("%(asctime)s %(levelname)s %(message)s"))
-    to_screen = logging.StreamHandler()
-    to_screen.setFormatter(_Colorless("%(asctime)s %(message)s", "%H:%M:%S"))
-    previous = root.level
-    handlers = (to_file, to_screen)
-    root.setLevel(level)
-    for handler in handlers:
-        root.addHandler(handler)
+    to_file.setFormatter(Colorless("%(asctime)s %(levelname)s %(message)s"))
+    root.addHandler(to_file)
     try:
         yield
     except Exception:
@@ -148,15 +139,8 @@ def log_to(run_dir: Path, level: str) -> Iterator[None]:
             log.write(traceback.format_exc())
         raise
     finally:
-        root.setLevel(previous)
-        for handler in handlers:
-            root.removeHandler(handler)
-            handler.close()
-
-
-class _Colorless(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return _COLORS.sub("", super().format(record))
+        root.removeHandler(to_file)
+        to_file.close()
 
 
 def _as_plain_data(value):

@@ -13,7 +13,6 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat
 from recbole_diffgrm.models.base import LossOutput, Model
@@ -22,6 +21,7 @@ from recbole_diffgrm.models.rpg_options import RPGOptions
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.gpt2 import GPT2Layer, causal_bias
 from recbole_diffgrm.nn.item_embeddings import sum_codes
+from recbole_diffgrm.progress import progress_bar
 
 TARGETS_AT_ONCE = 512  # in the loss
 NODES_AT_ONCE = 256  # of the graph, when it is built
@@ -40,7 +40,7 @@ class RPG(Model):
         d, num_layers = config["hidden_size"], config["n_layers"]
         self.embedding_dropout, self.temperature = config["embedding_dropout_prob"], config["temperature"]
         self.scoring, self.beams, self.steps = config["scoring"], config["graph_beams"], config["graph_steps"]
-        self.seed = config["seed"]
+        self.seed, self.show_progress = config["seed"], config["show_progress"]
         self.code_embedding = nn.Parameter(torch.empty(ids.num_digits, ids.codebook_size, d))
         self.position_embedding = nn.Parameter(torch.empty(config["MAX_ITEM_LIST_LENGTH"], d))
         layers = [
@@ -130,7 +130,8 @@ class RPG(Model):
         sids = self.semantic_ids.sids.long()
         digit = torch.arange(sids.shape[1], device=sids.device)
         graph = torch.empty_like(self.graph)
-        for start in tqdm(range(0, len(sids), NODES_AT_ONCE), desc="graph", unit="block", disable=None, leave=False):
+        shown = {"desc": "graph", "unit": "block", "leave": False, "show": self.show_progress}
+        for start in progress_bar(range(0, len(sids), NODES_AT_ONCE), **shown):
             nodes = sids[start : start + NODES_AT_ONCE]  # [C, m]
             to_codes = similarity[digit, nodes].permute(1, 2, 0).contiguous()  # [m, M, C]
             to_sids = sum_codes(sids, to_codes).T  # [C, D]

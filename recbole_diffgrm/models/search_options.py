@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from recbole_diffgrm.config.options import GeneralOptions, Options, PositiveInt, option
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
+from recbole_diffgrm.words import count
 
 
 def _is_narrowing(widths: int | list[int]) -> int | list[int]:
@@ -53,7 +54,7 @@ class SearchOptions(GeneralOptions, TokenizerOptions, BeamOptions):
         for key in ("beam_size", "valid_beam_size"):
             widths = as_widths(getattr(self, key))
             if self.num_digits is not None and len(widths) > self.num_digits:
-                raise UserError(f"{key}: {len(widths)} widths, but a SID has {self.num_digits} digits")
+                raise UserError(f"{key}: {len(widths)} widths, but a SID has {count(self.num_digits, 'digit')}")
             if widths[-1] < list_length:
                 raise UserError(f"{key}: {widths[-1]} SIDs are too few for topk {list_length}")
         return self

@@ -21,6 +21,7 @@ from recbole_diffgrm.tokenizer.interaction_factors import check_rank, hash_matri
 from recbole_diffgrm.tokenizer.item_text import compose, label_fields
 from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS
 from recbole_diffgrm.tokenizer.split_items import SplitItems
+from recbole_diffgrm.words import count
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ def _from_text(config: Config, item_ids: np.ndarray) -> EmbeddingSource:
     ingredients = {**identity, "texts": hash_texts(distinct), "format": FORMAT_VERSION}
 
     def build(folder: Path) -> None:
-        logger.info(f"encoding {len(distinct):,} texts with {name}")
+        logger.info(f"encoding {count(len(distinct), 'text')} with {name}")
         model = text_encoder.load(name, str(config["device"]), config["sid_trust_remote_code"])
         text_encoder.encode_to_file(folder, model, distinct, config["show_progress"])
 

@@ -28,6 +28,7 @@ from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS, Quantizer
 from recbole_diffgrm.tokenizer.reassign import check_room
 from recbole_diffgrm.tokenizer.split_items import SplitItems
 from recbole_diffgrm.tokenizer.tokenizer import Tokenizer, read_table
+from recbole_diffgrm.words import count
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ def _fit(
 ) -> Quantizer:
     rows = np.sort(items.row[in_training])
     if kind.vectors_from:
-        logger.info(f"fitting {kind.name} on {len(rows):,} training items")
+        logger.info(f"fitting {kind.name} on {count(len(rows), 'training item')}")
     return kind.fit(
         items.vectors[rows],
         settings["sid_num_digits"],
@@ -210,7 +211,7 @@ def _extend_tokenizer(config: Config, path: Path, items: SplitItems) -> Path:
 
     def build(folder: Path) -> None:
         if len(new):
-            logger.info(f"{len(new):,} items are new to {path}")
+            logger.info(f"new to {path}: {count(len(new), 'item')}")
             trust = config["sid_trust_remote_code"]
             tokenizer.assign(new.tolist(), device=str(config["device"]), trust_remote_code=trust, **inputs)
         about = {"items_without_text": sum(not text for text in inputs.get("texts", ()))}
@@ -236,8 +237,8 @@ def _describe_new_items(config: Config, tokenizer: Tokenizer, new: np.ndarray) -
     if is_embedding_file(built_with):
         if not is_embedding_file(config["sid_text_encoder"]):
             raise UserError(
-                f"sid_text_encoder: {len(new):,} items are new to {config['sid_file']}, which was built from "
-                f"embeddings ({built_with}); set it to a .npz or .npy that has theirs"
+                f"sid_text_encoder: {config['sid_file']}, which was built from embeddings ({built_with}), lacks "
+                f"{count(len(new), 'item')}; set it to a .npz or .npy that has theirs"
             )
         return {"embeddings": read_embeddings(Path(config["sid_text_encoder"]), new).select(np.arange(len(new)))}
     columns = read_item_columns(config, new)

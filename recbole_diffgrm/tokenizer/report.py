@@ -10,6 +10,7 @@ from tabulate import tabulate
 
 from recbole_diffgrm.tokenizer import collisions
 from recbole_diffgrm.tokenizer.tokenizer import Tokenizer
+from recbole_diffgrm.words import count
 
 SHOWN_PAIRS = 6  # pairs of digits in the printed table; report.json has all
 
@@ -80,13 +81,13 @@ def _pair_information(a: np.ndarray, b: np.ndarray) -> float:
 def format_table(report: dict[str, Any]) -> str:
     # what an item's codes are made from; without it they are random
     origin = "interactions" if "items_without_interactions" in report else "text"
-    without = report[f"items_without_{origin}"]
+    without, digits = report[f"items_without_{origin}"], count(report["num_digits"], "digit")
     rows = [
         ("items", f"{report['num_items']:,}"),
         (f"items without {origin}", f"{without:,}" + " (random codes)" * (without > 0)),
         ("text fields", ", ".join(report["text_fields"]) or "-"),
         ("text encoder", report["text_encoder"] or "-"),
-        ("quantizer", f"{report['quantizer']}, {report['num_digits']} digits, codebook size {report['codebook_size']}"),
+        ("quantizer", f"{report['quantizer']}, {digits}, codebook size {report['codebook_size']}"),
         ("dimensions", f"{report['dimensions']}" if report["dimensions"] else "-"),
         ("distinct SIDs", f"{report['distinct_sids']:,} (as quantized: {report['distinct_sids_as_quantized']:,})"),
         ("items that share a SID", f"{report['colliding_items']:,} (largest group: {report['largest_group']:,})"),

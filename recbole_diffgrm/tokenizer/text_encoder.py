@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import file_sha256, write_json
+from recbole_diffgrm.progress import progress_bar
+from recbole_diffgrm.words import count
 
 logger = logging.getLogger(__name__)
 
@@ -202,10 +203,8 @@ def encode_to_file(folder: Path, model, texts: Sequence[str], show_progress: boo
     vectors = np.lib.format.open_memmap(path, "r+" if saved else "w+", np.float32, shape)
     done = sum(map(len, chunks[: len(saved)]))
     if saved:
-        logger.info(f"resuming encoding after {done:,} texts")
-    with tqdm(
-        total=len(texts), initial=done, desc="encoding", unit="text", disable=None if show_progress else True
-    ) as bar:
+        logger.info(f"resuming encoding after {count(done, 'text')}")
+    with progress_bar(total=len(texts), initial=done, desc="encoding", unit="text", show=show_progress) as bar:
         for rows in chunks[len(saved) :]:
             vectors[rows] = encode(model, [texts[row] for row in rows])
             vectors.flush()

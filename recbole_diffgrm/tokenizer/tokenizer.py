@@ -17,6 +17,7 @@ from recbole_diffgrm.tokenizer.arrays import open_arrays
 from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, is_embedding_file
 from recbole_diffgrm.tokenizer.item_codes import encode_items, resolve_collisions
 from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS, Quantizer
+from recbole_diffgrm.words import count
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Tokenizer:
         item_ids = [str(item) for item in item_ids]
         missing = [item for item in item_ids if item not in index]
         if missing:
-            raise UserError(f"{len(missing)} items have no SID, such as {missing[0]!r}: assign() gives them one")
+            raise UserError(f"no SID for {count(len(missing), 'item')}, such as {missing[0]!r}: assign() gives one")
         return self.sids[[index[item] for item in item_ids]]
 
     def assign(
@@ -118,7 +119,7 @@ class Tokenizer:
         if embeddings is not None:
             return self._check_embeddings(item_ids, np.asarray(embeddings, np.float32))
         if len(texts) != len(item_ids):
-            raise UserError(f"assign: {len(item_ids)} items, but {len(texts)} texts")
+            raise UserError(f"assign: {count(len(item_ids), 'item')}, but {count(len(texts), 'text')}")
         name = self.settings["sid_text_encoder"]
         if is_embedding_file(name):
             raise UserError(f"assign: the embeddings came from {name}, so new items need embeddings, not texts")
@@ -227,7 +228,8 @@ def read_table(path: Path, item_ids: np.ndarray, num_digits: int, codebook_size:
         if item in sids:
             raise UserError(f"{path}: item {item!r} is listed twice")
         if len(sid) != num_digits:
-            raise UserError(f"{path}: the SID of {item!r} has {len(sid)} digits, but sid_num_digits is {num_digits}")
+            digits = count(len(sid), "digit")
+            raise UserError(f"{path}: the SID of {item!r} has {digits}, but sid_num_digits is {num_digits}")
         if min(sid) < 0 or max(sid) >= codebook_size:
             raise UserError(
                 f"{path}: the SID of {item!r} is not within 0..{codebook_size - 1}, but sid_codebook_size is "

@@ -17,17 +17,18 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from tqdm import tqdm
 
 from recbole_diffgrm import checkpoint, memory
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
 from recbole_diffgrm.models.base import LossOutput
+from recbole_diffgrm.progress import progress_bar
 from recbole_diffgrm.training.lr_schedule import rate_factor
 from recbole_diffgrm.training.random_state import get_random_state, set_random_state
 from recbole_diffgrm.training.signals import StopSignal
 from recbole_diffgrm.training.tracking import Tracking, epoch_scalars
+from recbole_diffgrm.words import count
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +123,10 @@ class Trainer:
     ) -> None:
         """Train to the end or to early stopping. `valid` None: no selection, the last weights are the best."""
         progress = self.progress
+        if not progress.finished and progress.epoch < epochs:
+            logger.info(
+                f"{progress.stage}: at most {count(epochs, 'epoch')} of {count(len(train), 'batch', 'batches')}"
+            )
         while not progress.finished and progress.epoch < epochs:
             if give_up(progress):
                 return
@@ -135,12 +140,12 @@ class Trainer:
         progress, config = self.progress, self.config
         total_steps = epochs * len(train)
         self.model.train()
-        bar = tqdm(
+        bar = progress_bar(
             total=len(train),
             initial=progress.batch,
-            desc=f"{progress.stage} {progress.epoch + 1}/{epochs}",
+            desc=f"{progress.stage} epoch {progress.epoch + 1} of {epochs}",
             unit="batch",
-            disable=None if config["show_progress"] else True,
+            show=config["show_progress"],
             leave=False,
         )
         started = time.monotonic()
@@ -152,6 +157,7 @@ class Trainer:
                 self._add_up(self._step(batch, rate))
                 progress.batch += 1
                 progress.step += 1
+                bar.set_postfix_str(f"loss {sum(progress.loss_sums.values()) / progress.batch:.4f}", refresh=False)
                 bar.update()
                 now = time.monotonic()
                 is_due = now - self.saved_at > config["checkpoint_seconds"]
@@ -243,7 +249,7 @@ class Trainer:
         progress.loss_sums, progress.statistic_sums, progress.num_targets = {}, {}, 0
         stops_early = valid is not None and progress.misses >= self.config["stopping_step"]
         if stops_early:
-            logger.info(f"early stopping: no better score in {progress.misses} evaluations")
+            logger.info(f"early stopping: no better score in {count(progress.misses, 'evaluation')}")
         if stops_early or is_last:
             self._finish()
         else:

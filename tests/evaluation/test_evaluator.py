@@ -1,12 +1,9 @@
 """Ranks, lists and metrics of one pass, against slow references and RecBole's own collector."""
 
-import io
-
 import numpy as np
 import pytest
 import torch
 from recbole.evaluator import Collector, Evaluator
-from tqdm import tqdm
 
 from recbole_diffgrm.config.protocol import parse_mode
 from recbole_diffgrm.data.loader import EvalLoader
@@ -16,6 +13,7 @@ from recbole_diffgrm.evaluation.evaluator import asked_ranking, evaluate
 from recbole_diffgrm.evaluation.significance import ndcg_at
 from recbole_diffgrm.models.base import ModelInterface
 from recbole_diffgrm.models.candidates import NOT_RANKED, ItemScores
+from recbole_diffgrm.progress import progress_bar
 from tests.conftest import Tiny, build_tiny
 
 
@@ -182,17 +180,17 @@ def test_how_deep_a_model_has_to_rank(options, changes, save_top, depth):
     assert set(asked) == {(depth, True)} and len(asked) == 5  # once per batch for both rankings
 
 
-def test_the_bar_counts_users(options, monkeypatch):
+def test_the_bar_counts_targets(options, monkeypatch):
     bars = []
 
     def bar(**settings):
-        bars.append(tqdm(**{**settings, "disable": False, "file": io.StringIO()}))
+        bars.append(progress_bar(**{**settings, "show": True}))
         return bars[-1]
 
-    monkeypatch.setattr(evaluator, "tqdm", bar)
+    monkeypatch.setattr(evaluator, "progress_bar", bar)
     config, _, model, loader = build(options, eval_batch_size=25)
     evaluate(config, model, loader, label="test")
-    assert (bars[0].n, bars[0].total, bars[0].unit, bars[0].desc) == (60, 60, "user", "test")
+    assert (bars[0].n, bars[0].total, bars[0].unit, bars[0].desc) == (60, 60, "target", "test")
 
 
 def test_a_signal_stops_between_batches(options):

@@ -57,7 +57,7 @@ def test_repeated_lines_of_an_item(settings, data, caplog):
     path = data / "tiny" / "tiny.item"
     path.write_text(path.read_text() + "i3\tAnother title\tc1\n")
     again = run_tokenizer(settings).tokenizer
-    assert "1 lines repeat an earlier item_id ('i3')" in caplog.text
+    assert "1 line not read: an earlier one has this item_id ('i3')" in caplog.text
     assert (first.sids == again.sids).all()
 
 

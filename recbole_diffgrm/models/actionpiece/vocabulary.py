@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.progress import progress_bar
 from recbole_diffgrm.tokenizer.cache import get_or_build
+from recbole_diffgrm.words import count
 
 logger = logging.getLogger(__name__)
 
@@ -96,11 +97,10 @@ def build_vocabulary(
     first = 1 + int((tokens > 0).sum())
     if first > size:
         raise UserError(f"vocabulary_size ({size}): the digits of the semantic IDs alone take {first} tokens")
-    logger.info(f"merging features of {len(rows):,} interactions to a vocabulary of {size:,} tokens")
+    logger.info(f"merging features of {count(len(rows), 'interaction')} to a vocabulary of {size:,} tokens")
     merging = Merging(tokens[np.arange(sids.shape[1]), sids[rows]], user, size)
     pairs, priority = [], []
-    quiet = None if progress else True  # None: quiet unless on a terminal
-    for token in tqdm(range(first, size), desc="vocabulary", unit="token", disable=quiet, leave=False):
+    for token in progress_bar(range(first, size), desc="vocabulary", unit="token", show=progress, leave=False):
         best = merging.best_pair()
         if best is None:
             break

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.lazy import LazyModule
+from recbole_diffgrm.progress import progress_bar
 from recbole_diffgrm.tokenizer.parallel import one_thread
 from recbole_diffgrm.tokenizer.quantizers.residual import ResidualQuantizer, residual_kmeans
 from recbole_diffgrm.tokenizer.whitening import Whitening
+from recbole_diffgrm.words import count
 
 if TYPE_CHECKING:
     import torch
@@ -136,17 +137,13 @@ class _Training:
         if checkpoint is not None:
             self._load(checkpoint)
         saved_at = time.monotonic()
-        with tqdm(
-            total=self.num_epochs,
-            initial=self.epoch,
-            desc="fitting rq_vae",
-            unit="epoch",
-            disable=None if show_progress else True,
+        with progress_bar(
+            total=self.num_epochs, initial=self.epoch, desc="fitting rq_vae", unit="epoch", show=show_progress
         ) as bar:
             while self.epoch < self.num_epochs:
                 loss = self._run_epoch()
                 self.epoch += 1
-                bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+                bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
                 bar.update()
                 is_over = self.epoch == self.num_epochs
                 if checkpoint is not None and (is_over or time.monotonic() - saved_at >= CHECKPOINT_SECONDS):
@@ -242,7 +239,7 @@ class _Training:
         self.codebooks, self.count, self.total = content["codebooks"], content["count"], content["total"]
         self.generator.set_state(content["generator"])
         self.epoch = content["epoch"]
-        logger.info(f"resuming rq_vae after {self.epoch:,} of {self.num_epochs:,} epochs")
+        logger.info(f"resuming rq_vae after {self.epoch:,} of {count(self.num_epochs, 'epoch')}")
 
 
 def _make_layers(widths: Sequence[int], generator: torch.Generator) -> list[Layer]:
