@@ -20,7 +20,7 @@ import csv
 import io
 import itertools
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +43,7 @@ from recbole_diffgrm.experiments.pipeline import run_config
 from recbole_diffgrm.experiments.results_table import NO_VALUE, Row, describe
 from recbole_diffgrm.files import write_json, write_text
 from recbole_diffgrm.models import build_config
+from recbole_diffgrm.screen import log_to_screen
 from recbole_diffgrm.training.tracking import check_installed
 
 
@@ -72,8 +73,19 @@ class Comparison:
         tests = [metrics for row in self.rows for run in row.runs for metrics in run.test.values()]
         return list(dict.fromkeys(name for metrics in tests for name in metrics if is_sid_metric(name)))
 
+    def __str__(self) -> str:
+        """What the command line prints."""
+        tables = [f"{self.dataset}: test metrics, {at}\n\n{table}" for at, table in self.tables("screen").items()]
+        runs = [f"{run.model}, seed {run.seed}: {run.run_dir}" for row in self.rows for run in row.runs]
+        return "\n\n".join([*tables, "\n".join([*runs, *([f"comparison: {self.path}"] if self.path else [])])])
+
+    def _repr_markdown_(self) -> str:
+        """In notebooks."""
+        return _to_markdown(self)
+
     def tables(self, style: str = "github") -> dict[str, str]:
-        """{heading: table}: the item level in each ranking, and the SID level of the models with semantic IDs."""
+        """{heading: table}: the item level in each ranking, and the SID level of the models with semantic IDs.
+        `style`: of results_table.format_table."""
         tables = {describe("item", ranking, self.mode): self._item_table(ranking, style) for ranking in self.rankings}
         if self.sid_metrics:
             tables[describe("sid", self.rankings[0])] = self._sid_table(style)
@@ -97,9 +109,10 @@ class Comparison:
         return tables
 
     def _item_table(self, ranking: str, style: str) -> str:
-        head = ["model", *self.metrics, "p (NDCG@10, vs best)"]
+        metrics = results_table.shown_metrics(self.metrics)
+        head = ["model", *metrics, "p vs best"]
         body = [
-            [row.name, *(row.cell(metric, ranking) for metric in self.metrics), self._p_cell(row, ranking)]
+            [row.name, *(row.cell(metric, ranking) for metric in metrics), self._p_cell(row, ranking)]
             for row in self.rows
         ]
         if ranking == self.rankings[0]:  # costs are shown once
@@ -162,7 +175,18 @@ def compare(
     }
     first = configs[models[0]][0]
     metrics = [name.lower() for name in metric_names(first.values)]
-    for config in itertools.chain(*configs.values()):
+    with log_to_screen(first["state"]):
+        _check_comparable(configs, metrics)
+        rows = [_run_model(model, of_model, resume=resume, reuse=not rerun) for model, of_model in configs.items()]
+    comparison = Comparison(first.dataset, metrics, rows, *_test_rows(rows))
+    return _save(comparison, Path(first["output_dir"]) / first.dataset)
+
+
+def _check_comparable(configs: Mapping[str, list[Config]], metrics: list[str]) -> None:
+    """The same data, ranked in the same way and measured with the same metrics; and all of it is there."""
+    every = list(itertools.chain(*configs.values()))
+    first = every[0]
+    for config in every:
         if "test" not in held_out_parts(config):
             raise UserError(
                 f"eval_args: a comparison needs test users, and the split {config['eval_args']['split']} has none"
@@ -178,9 +202,6 @@ def compare(
             raise UserError(f"metrics and topk: those of {config.model} and {first.model} differ")
         check_files(config)
         check_installed(config)
-    rows = [_run_model(model, of_model, resume=resume, reuse=not rerun) for model, of_model in configs.items()]
-    comparison = Comparison(first.dataset, metrics, rows, *_test_rows(rows))
-    return _save(comparison, Path(first["output_dir"]) / first.dataset)
 
 
 def _run_model(model: str, configs: list[Config], resume: bool, reuse: bool) -> Row:
@@ -281,7 +302,9 @@ def _to_csv(comparison: Comparison) -> str:
 def _draw(comparison: Comparison, path: Path) -> None:
     """Bars per metric in the configured ranking, one color per model; a panel per level."""
     ranking = comparison.rankings[0]
-    levels = {"item": comparison.metrics} | ({"sid": comparison.sid_metrics} if comparison.sid_metrics else {})
+    levels = {"item": results_table.shown_metrics(comparison.metrics)} | (
+        {"sid": comparison.sid_metrics} if comparison.sid_metrics else {}
+    )
     widest = max(map(len, levels.values()))
     figure, panels = results_table.new_figure(len(levels), width=max(6, 1.2 * widest), height=4 * len(levels))
     for axes, (level, metrics) in zip(panels, levels.items()):

@@ -5,6 +5,7 @@ Level and ranking (evaluation/ranks.py) are arguments everywhere. Where one key 
 name of the pair in ranks.npz: `item_all`, `item_unseen`, `sid_all` or `sid_unseen`.
 """
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from recbole_diffgrm.evaluation.significance import TESTED_METRIC, Floats, ndcg_
 from recbole_diffgrm.experiments.result import RunResult
 
 NO_VALUE = "-"
+NO_TERMINAL = (120, 24)  # columns and lines, of output that goes to a file
 
 Ranks = Mapping[str, NDArray[Any]]  # {key: [targets] rank of each test target, from 1} and `user`, as in ranks.npz
 
@@ -103,9 +105,40 @@ def compare_with_best(ndcg: Mapping[str, Floats]) -> tuple[str | None, dict[str,
     return best, {name: paired_p_value(values, ndcg[best]) for name, values in ndcg.items() if name != best}
 
 
+def shown_metrics(names: Iterable[str]) -> list[str]:
+    """Those that tables for people show: with one target a row hit@k is recall@k again. Files for programs have all."""
+    names = list(names)
+    return [name for name in names if not (name.startswith("hit@") and name.replace("hit", "recall") in names)]
+
+
+def best_epoch_cell(best_epoch: int | None, epochs: int) -> str:
+    """7 of 9; - of 9 where no epoch was validated; empty where none was trained."""
+    return f"{best_epoch or NO_VALUE} of {epochs}" if epochs else ""
+
+
 def format_table(body: Iterable[Sequence[Any]], head: Sequence[str], style: str = "github") -> str:
-    """`style`: one of tabulate's; `github` is Markdown. Cells are shown as they are."""
+    """`style`: `screen`, or one of tabulate's; `github` is Markdown. Cells are shown as they are."""
+    if style == "screen":
+        return _screen_table([list(head), *([str(cell) for cell in line] for line in body)])
     return tabulate(list(body), list(head), tablefmt=style, disable_numparse=True)
+
+
+def _screen_table(lines: list[list[str]]) -> str:
+    """No wider than the terminal: columns that do not fit make a further block, below, with the first column again.
+    Of a cell that would fill more than half of it only the beginning is shown."""
+    room = shutil.get_terminal_size(NO_TERMINAL).columns
+    lines = [[cell if len(cell) <= room // 2 else cell[: room // 2 - 3] + "..." for cell in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    blocks: list[list[int]] = []  # columns of each
+    for column in range(1, len(widths)):
+        if not blocks or sum(widths[c] + 2 for c in blocks[-1]) + widths[column] > room:
+            blocks.append([0])
+        blocks[-1].append(column)
+    rules = ["-" * width for width in widths]
+    return "\n\n".join(
+        "\n".join("  ".join(line[c].ljust(widths[c]) for c in block).rstrip() for line in [lines[0], rules, *lines[1:]])
+        for block in blocks
+    )
 
 
 def new_figure(rows: int, width: float, height: float) -> tuple[Any, list[Any]]:

@@ -50,8 +50,6 @@ class Recommender:
     def load(cls, run_dir: str | Path, **changes: Any) -> "Recommender":
         """`changes` are configuration keys, such as beam_size=64 or repeatable=False."""
         run_dir = Path(run_dir)
-        if not run_dir.is_dir():
-            raise UserError(f"{run_dir} is not a run directory")
         result = RunResult.load(run_dir)
         model_class = get_model(result.model, str(run_dir))
         values = check_recommend(result.model, model_class.Options, result.config, changes)

@@ -204,3 +204,20 @@ def test_models_with_other_metrics(options, tmp_path):
     options["config_files"].append(other)
     with pytest.raises(UserError, match=r"metrics and topk.*Pop"):
         compare(["SASRec", "Pop"], "tiny", **options)
+
+
+def test_a_comparison_prints_as_its_tables(options, capsys, monkeypatch):
+    comparison = compare(["Pop", "HistoryCopy"], "tiny", **options, seeds=[1, 2])
+    for columns in (80, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        tables, files = str(comparison).rsplit("\n\n", 1)
+        assert max(map(len, tables.splitlines())) <= columns
+        assert tables.startswith("tiny: test metrics, item level, all items\n\nmodel")
+        assert "tiny: test metrics, SID level" in tables and "Comparison(" not in tables
+        assert "recall@10" in tables and "hit@10" not in tables
+        assert files.splitlines()[0] == f"Pop, seed 1: {comparison.rows[0].runs[0].run_dir}"
+        assert files.endswith(f"comparison: {comparison.path}")
+    page = (comparison.path / "comparison.md").read_text()
+    assert "hit@" not in page and comparison._repr_markdown_() == page
+    assert "hit@10" in (comparison.path / "comparison.csv").read_text()  # programs get everything
+    assert "hit@10" in (comparison.path / "comparison.json").read_text()

@@ -9,6 +9,7 @@ from scipy import stats
 from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.results_table import (
     Row,
+    best_epoch_cell,
     compare_with_best,
     describe,
     draw_bars,
@@ -18,6 +19,7 @@ from recbole_diffgrm.experiments.results_table import (
     new_figure,
     per_user_ndcg,
     save_figure,
+    shown_metrics,
 )
 
 LEVELS = ("item", "sid")
@@ -162,3 +164,34 @@ def test_bars_are_means_with_a_standard_deviation(tmp_path, horizontal):
     assert [label.get_text() for label in labels] == ["first", "second"]
     save_figure(figure, tmp_path / "bars.png", dpi=50)
     assert (tmp_path / "bars.png").stat().st_size > 0
+
+
+# What people see
+
+
+def test_a_table_is_no_wider_than_the_terminal(monkeypatch):
+    head = ["model", "recall@5", "recall@10", "ndcg@5", "ndcg@10", "p vs best", "why"]
+    body = [["SASRec", *["0.1234 ± 0.0001"] * 4, "best", ""], ["Pop", *["0.0123"] * 4, 0.5, "x" * 500]]
+    for columns in (40, 60, 80, 100, 1200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        table = format_table(body, head, "screen")
+        assert max(map(len, table.splitlines())) <= columns
+        blocks = [block.splitlines() for block in table.split("\n\n")]
+        assert (len(blocks) == 1) == (columns == 1200)
+        for number, cells in {0: head, 2: body[0]}.items():  # all is there in its order, under the name of the row
+            assert {block[number].split()[0] for block in blocks} == {cells[0]}
+            shown = [cell.strip() for block in blocks for cell in block[number].split("  ")[1:] if cell.strip()]
+            assert shown == [cell for cell in cells[1:] if cell]
+
+
+def test_hit_is_shown_only_where_recall_is_not():
+    assert shown_metrics(["recall@5", "hit@5", "hit@10", "sid_recall@5", "mrr@5"]) == [
+        "recall@5",
+        "hit@10",
+        "sid_recall@5",
+        "mrr@5",
+    ]
+
+
+def test_the_best_epoch_is_never_none():
+    assert [best_epoch_cell(*pair) for pair in ((7, 9), (None, 9), (None, 0))] == ["7 of 9", "- of 9", ""]

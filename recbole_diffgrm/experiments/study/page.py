@@ -5,7 +5,7 @@ from typing import Any
 
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.ranks import rank_name
-from recbole_diffgrm.experiments.results_table import NO_VALUE, Row, format_table, metric_at
+from recbole_diffgrm.experiments.results_table import NO_VALUE, Row, best_epoch_cell, format_table, metric_at
 from recbole_diffgrm.experiments.study.summary import SHOWN, Summary, validation_score
 
 METRICS = {"recall@10": "Recall@10", "ndcg@10": "NDCG@10"}
@@ -180,7 +180,7 @@ def _runs_table(summary: Summary) -> str:
         for run in row.runs:
             commit = run.environment["commit"] or ""
             body.append(
-                [name, run.seed, f"{run.best_epoch} of {run.epochs}" if run.epochs else ""]
+                [name, run.seed, best_epoch_cell(run.best_epoch, run.epochs)]
                 + [f"{run.seconds[part]:,.0f}" for part in ("train", "valid", "test")]
                 + [run.environment["threads"]]
                 + [f"{run.statistics[key]:,}" for key in ("train_samples", "valid_users")]

@@ -23,7 +23,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.evaluation.ranks import RANKINGS
-from recbole_diffgrm.experiments.results_table import NO_VALUE, format_table, new_figure, save_figure
+from recbole_diffgrm.experiments.results_table import (
+    NO_VALUE,
+    best_epoch_cell,
+    format_table,
+    new_figure,
+    save_figure,
+    shown_metrics,
+)
 from recbole_diffgrm.experiments.tuning.search import Search, short
 from recbole_diffgrm.experiments.tuning.space import Choice, as_plain_data, describe
 from recbole_diffgrm.files import write_json, write_text
@@ -48,7 +55,7 @@ class Trial:
 
     @property
     def cells(self) -> list[str]:
-        epochs = NO_VALUE if self.epochs is None else f"{self.best_epoch or NO_VALUE} of {self.epochs}"
+        epochs = best_epoch_cell(self.best_epoch, self.epochs or 0) or NO_VALUE
         score = NO_VALUE if self.score is None else f"{self.score:.6f}"
         seconds = NO_VALUE if self.seconds is None else f"{self.seconds:.0f}"
         return [str(self.trial), score, self.reason or self.state, epochs, seconds]
@@ -62,6 +69,16 @@ class Report:
     test: dict[str, dict[str, float]]
     best: Config | None
 
+    def __str__(self) -> str:
+        """What the command line prints: the ten best trials, and the test of the best."""
+        heading = f"{self.search.model} on {self.search.base.dataset}"
+        tables = [self.table("screen", most=10), *([self.test_table("screen")] if self.test else [])]
+        return "\n\n".join([heading, *tables])
+
+    def _repr_markdown_(self) -> str:
+        """In notebooks."""
+        return _to_markdown(self)
+
     def table(self, style: str = "github", most: int | None = None) -> str:
         head = ["trial", self.search.base["valid_metric"], "state", "best epoch", "seconds", *self.search.space]
         body = [
@@ -71,7 +88,7 @@ class Report:
         return format_table(body, head, style)
 
     def test_table(self, style: str = "github") -> str:
-        names = list(dict.fromkeys(name for metrics in self.test.values() for name in metrics))
+        names = shown_metrics(dict.fromkeys(name for metrics in self.test.values() for name in metrics))
         body = [
             [RANKINGS[ranking], *(f"{metrics[name]:.4f}" if name in metrics else NO_VALUE for name in names)]
             for ranking, metrics in self.test.items()
