@@ -107,7 +107,8 @@ def check_values(
         del values[key]
     values = _validate(model, options, {**defaults, **values}, defaults, origin)
     _complete_data(values)
-    _check_evaluation(options, values)
+    _check_metrics(values)
+    _check_valid_metric(options, values)
     _check_negatives(values)
     return values
 
@@ -125,7 +126,12 @@ def check_changes(
     # A key that affects nothing may be younger than the run that was checked.
     neutral = options.keys("nothing")
     defaults = {key: value for key, value in layers.declared_defaults(model).items() if key in neutral}
-    return _validate(model, options, {**defaults, **values, **changes}, {}, origin, list_length)
+    changed = _validate(model, options, {**defaults, **values, **changes}, {}, origin, list_length)
+    check_protocol(changed, values["eval_args"])
+    _check_metrics(changed)
+    if "valid_metric" in changes:  # else it stays what has selected the best epoch, with whatever cut-off
+        _check_valid_metric(options, changed)
+    return changed
 
 
 def known_keys(model: str, options: type[Options]) -> set[str]:
@@ -258,7 +264,7 @@ def _check_samples(model_class: ModelClass, values: dict[str, Any]) -> None:
         )
 
 
-def _check_evaluation(options: type[Options], values: dict[str, Any]) -> None:
+def _check_metrics(values: dict[str, Any]) -> None:
     metrics = recbole_metrics()
     usable = [metric.name for metric in metrics.values() if metric.is_ranking and metric.needs <= COLLECTED]
     for metric in values["metrics"]:
@@ -267,6 +273,9 @@ def _check_evaluation(options: type[Options], values: dict[str, Any]) -> None:
         for part in ("valid", "test"):
             if eval_mode(values, part) != "full" and "rec.items" in metrics[metric.lower()].needs:
                 raise UserError(f"metrics: {metric} reads whole lists, which mode {eval_mode(values, part)} has not")
+
+
+def _check_valid_metric(options: type[Options], values: dict[str, Any]) -> None:
     # Whether the model has SIDs is asked of its class, once it is loaded.
     may_have_sids = "sid_num_digits" in options.model_fields and eval_mode(values, "valid") == "full"
     available = metric_names(values) + (sid_metric_names(values["topk"]) if may_have_sids else [])

@@ -246,13 +246,17 @@ class EvaluationOptions(Options):
         affects="evaluation",
     )
     metrics: Annotated[Names, BeforeValidator(_as_list)] = option(
-        "RecBole's ranking metrics.", expected="a list of metric names"
+        "RecBole's ranking metrics.", affects="validation", expected="a list of metric names"
     )
     topk: Annotated[list[PositiveInt], BeforeValidator(_as_list)] = option(
-        "Cut-offs of the metrics.", min_length=1, expected="a list of whole numbers of at least 1, such as [5, 10]"
+        "Cut-offs of the metrics.",
+        affects="validation",
+        min_length=1,
+        expected="a list of whole numbers of at least 1, such as [5, 10]",
     )
     valid_metric: Text = option(
-        "Selects the best epoch: a metric, or a weighted sum such as 0.8*NDCG@10+0.2*Recall@10; compared unrounded."
+        "Selects the best epoch: a metric, or a weighted sum such as 0.8*NDCG@10+0.2*Recall@10; compared unrounded.",
+        affects="validation",
     )
     eval_batch_size: PositiveInt = option(
         "Users per evaluation batch (fewer where the catalogue is large).", affects="evaluation"
@@ -310,7 +314,10 @@ class RunOptions(Options):
         "Seconds between checkpoints inside an epoch; there is one at the end of every epoch anyway.", affects="nothing"
     )
     save_topk: NonNegativeInt = option("Save this many best items of every test user.", affects="nothing")
-    show_progress: bool = option("Progress bars on a terminal.", affects="nothing")
+    show_progress: bool = option(
+        "Progress bars on a terminal, elsewhere a line every 30 seconds of longer work; False shows neither.",
+        affects="nothing",
+    )
     use_gpu: bool = option("Use a GPU where there is one.")
     gpu_id: int | str = option("Which GPU.", affects="nothing", expected="the number of a GPU")
     reproducibility: bool = option("Deterministic algorithms where the device has them.")

@@ -11,10 +11,14 @@ from recbole_diffgrm.errors import UserError
 def check_retest(
     model: str, options: type[Options], values: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The changed configuration. Only what training does not read may differ."""
-    usable = options.keys("validation", "evaluation", "nothing")
+    """The changed configuration. Only what the weights do not depend on once they are chosen may differ: of eval_args
+    the mode, not the split."""
+    usable = options.keys("validation", "evaluation", "nothing") | {"eval_args"}
     _check_usable(changes, usable & set(values), "without training again")
-    return check_changes(model, options, values, changes)
+    changed = check_changes(model, options, values, changes)
+    if changed["eval_args"] | {"mode": None} != values["eval_args"] | {"mode": None}:
+        raise UserError("eval_args: only its mode can be changed without training again, not the split of the data")
+    return changed
 
 
 def check_recommend(

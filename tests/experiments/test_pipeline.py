@@ -293,3 +293,41 @@ def test_weights_tested_with_other_settings(options, capsys):
     ):
         assert main(arguments) == 2
         assert words in capsys.readouterr().err
+
+
+def test_weights_tested_with_other_metrics_and_modes(options, capsys):
+    """Against the ranks of the run itself, and a run that had these settings from the start."""
+    trained = run("SASRec", "tiny", **options)
+    ranks = dict(np.load(trained.run_dir / "ranks.npz"))["item_all"]
+    again = retest(trained.run_dir, topk=[3, 30], metrics=["Recall", "NDCG", "ItemCoverage"])
+    assert again.test["all"]["recall@3"] == pytest.approx((ranks <= 3).mean())
+    assert again.test["all"]["ndcg@30"] == pytest.approx(ndcg_at(ranks, 30).mean())
+    assert {"recall@30", "itemcoverage@3"} <= set(again.valid) and "recall@10" not in again.valid
+    assert again.curve == trained.curve and again.weights_of == trained.config_hash != again.config_hash
+    assert main([f"--retest={trained.run_dir}", "--topk=20", "--valid_metric=Recall@20"]) == 0
+    assert "recall@20" in capsys.readouterr().out
+
+    mode = {"valid": "full", "test": "uni5"}
+    sampled = retest(trained.run_dir, eval_args={"mode": mode})
+    assert sampled.test == run("SASRec", "tiny", **options, eval_args={"mode": mode}).test
+    assert (
+        sampled.valid == trained.valid and sampled.config["eval_args"]["split"] == trained.config["eval_args"]["split"]
+    )
+    assert retest(sampled.run_dir, eval_args={"mode": "full"}).test == trained.test
+
+
+def test_what_a_retest_refuses(options, capsys):
+    trained = run("DiffGRM", "tiny", **{**options, "epochs": 0})
+    capsys.readouterr()
+    for change, words in {
+        "--eval_args={split: {LS: test_only}}": "only its mode can be changed without training again",
+        "--eval_args={mode: uni}": "mode must be full, or uni or pop and the number",
+        "--topk=[5, 1000]": "SIDs are too few for topk 1000",
+        "--topk=0": "topk must be a list of whole numbers",
+        "--metrics=[Recal]": "Did you mean Recall?",
+        "--valid_metric=NDCG@7": "NDCG@7 is not among metrics x topk",
+        "--learning_rate=1": "learning_rate cannot be changed without training again",
+    }.items():
+        assert main([f"--retest={trained.run_dir}", change]) == 2
+        error = capsys.readouterr().err
+        assert words in error and error.count("\n") == 1  # before torch is loaded
