@@ -63,7 +63,7 @@ def rank_items(
 ) -> tuple[Tensor, Tensor]:
     """SIDs of each user [U, W], best first and -1 for none -> items [U, k], and how many of them [U] have these SIDs.
 
-    If the SIDs have fewer than k items, `popular` ones [N] follow: a list is short (0 for none) only if the catalog is.
+    If the SIDs have fewer than k items, `popular` ones [N] follow: a list is short (0: none) only if the catalogue is.
     """
     num_users, width = rows.shape
     branch, item = _members(rows, groups)

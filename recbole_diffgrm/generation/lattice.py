@@ -4,7 +4,7 @@ A state is a partial SID that at least one existing SID completes. All SIDs unde
 as a list, for each pair of digits: the children of a state with one known digit are stored, those of a state with more
 are read off its list; a child inherits what is left of its parent's list. Nothing grows with 2^n; the arrays hold
 n (n - 1) / 2 entries per SID. Lists have D / M^2 SIDs on average: hardly more than one where M is large for the
-catalog, as is usual.
+catalogue, as is usual.
 
 Letters in shapes: D distinct SIDs, n digits, M codes per digit, Q states of two digits.
 """
