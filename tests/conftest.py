@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -147,6 +148,13 @@ def run_python(*arguments, **environment) -> subprocess.CompletedProcess:
         text=True,
         timeout=300,
     )
+
+
+def error_line(written: str) -> str:
+    """The one line on standard error that says what is wrong, after those that say what was done."""
+    *steps, answer = written.splitlines()
+    assert all(re.match(r"\d\d:\d\d:\d\d ", step) for step in steps) and answer.startswith("error: "), written
+    return answer
 
 
 @pytest.fixture(scope="session")

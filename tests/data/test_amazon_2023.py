@@ -148,7 +148,7 @@ def test_download_and_convert(server, tmp_path, capsys):
     written = capsys.readouterr().err
     assert "34 reviews (2 of a product that the user had reviewed before)" in written
     assert "5-core: 6 users, 5 items (2 without metadata), 30 interactions" in written
-    assert "skipped as broken: 2 reviews, 1 metadata lines" in written
+    assert "skipped as broken: 2 reviews, 1 metadata line\n" in written
 
 
 def test_files_on_disk(tmp_path):

@@ -76,13 +76,13 @@ def test_new_items_by_embedding(settings, tmp_path, vectors):
         tokenizer.assign(["i3"], embeddings=vectors[:1])
     with pytest.raises(UserError, match="twice"):
         tokenizer.assign(["a", "a"], embeddings=vectors[:2])
-    with pytest.raises(UserError, match=r"1 items .* 'nowhere'"):
+    with pytest.raises(UserError, match=r"1 item, .* 'nowhere'"):
         tokenizer.table(["i3", "nowhere"])
 
 
 def test_new_items_by_text(settings):
     tokenizer = run_tokenizer(settings).tokenizer
-    with pytest.raises(UserError, match="2 items, but 1 texts"):
+    with pytest.raises(UserError, match="2 items, but 1 text$"):
         tokenizer.assign(["a", "b"], texts=["Title: a lamp."])
 
 
@@ -164,7 +164,7 @@ def test_more_items_than_before_with_embeddings(settings, data, tmp_path, vector
     inter_file = data / "tiny" / "tiny.inter"
     inter_file.write_text(inter_file.read_text() + "u0\tnew\t1\t5\nu1\tnew\t1\t5\n")
     sid_file = str(first.folder / "tokenizer.npz")
-    with pytest.raises(UserError, match=r"sid_text_encoder: 1 items .*tokenizer.npz.*a.npz"):
+    with pytest.raises(UserError, match=r"sid_text_encoder: .*tokenizer.npz.*a.npz.*lacks 1 item;"):
         run_tokenizer(settings, sid_file=sid_file)
     larger = write_npz(tmp_path / "b.npz", ["new", *IDS], vectors)
     grown = run_tokenizer(settings, sid_file=sid_file, sid_text_encoder=larger)

@@ -11,7 +11,7 @@ import yaml
 from recbole_diffgrm.cli.study import main
 from recbole_diffgrm.experiments.study.page import readme_table
 from recbole_diffgrm.experiments.study.summary import Summary
-from tests.conftest import ROOT, run_python
+from tests.conftest import ROOT, error_line, run_python
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_run_that_fails_does_not_lose_the_others(study, tmp_path, capsys):
 def test_weights_that_are_not_there_yet(study, capsys):
     path, _, options = study
     assert main([str(path), *options, "--only=items alone"]) == 1
-    error = capsys.readouterr().err
+    error = error_line(capsys.readouterr().err)
     assert error.startswith("error: items alone: ") and "with items" in error
 
 
@@ -124,6 +124,6 @@ def test_mistakes_on_the_command_line(study, tmp_path, capsys, monkeypatch, argu
     given = {argument.partition("=")[0] for argument in arguments} | {"--results"}
     kept = [option for option in options if option.partition("=")[0] not in given and "--render" not in arguments]
     assert main([str(path), *kept, *arguments]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and all(word in error for word in words), error
+    error = error_line(capsys.readouterr().err)
+    assert all(word in error for word in words), error
     assert main(["--only=Pop"]) == 2 and main([]) == 2 and main(["missing.yaml"]) == 2

@@ -9,7 +9,7 @@ from recbole_diffgrm.cli.arguments import parse_arguments
 from recbole_diffgrm.cli.study import main
 from recbole_diffgrm.experiments.study.plan import read_plan
 from recbole_diffgrm.models import build_config
-from tests.conftest import ROOT
+from tests.conftest import ROOT, error_line
 
 STUDIES = sorted((ROOT / "properties" / "study").glob("*.yaml"))
 
@@ -81,8 +81,8 @@ def test_mistakes_in_a_plan(study, capsys, change, words):
     change(content)
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     assert main([str(path), *options]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and all(word in error for word in words), error
+    error = error_line(capsys.readouterr().err)
+    assert all(word in error for word in words), error
 
 
 def test_options_that_some_models_do_not_read(study):
