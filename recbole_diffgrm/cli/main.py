@@ -38,7 +38,7 @@ How to run
   --repeatable=False         filter seen items (those of the user's history) out of every ranking
 
 Use a finished run
-  --retest=RUN               test its weights with other settings, without training: --beam_size=64 ...
+  --retest=RUN               test its weights with other settings, without training: --beam_size=64 --topk=[5,20] ...
   --recommend=RUN            print recommended items with titles and scores
   --history="ID ID ..."      the user's items, most recent last; ids with spaces as a list: '["an id", "other"]'
   --topk=K                   how many to recommend (default: 10)

@@ -82,7 +82,7 @@ def test_new_items_by_embedding(settings, tmp_path, vectors):
 
 def test_new_items_by_text(settings):
     tokenizer = run_tokenizer(settings).tokenizer
-    with pytest.raises(UserError, match="2 items, but 1 text$"):
+    with pytest.raises(UserError, match=r"2 items, but 1 text$"):
         tokenizer.assign(["a", "b"], texts=["Title: a lamp."])
 
 
