@@ -20,6 +20,10 @@ MOST_UNPACKED = 200  # times its size
 ALWAYS_UNPACKED = 1 << 26  # bytes: small ones may repeat themselves
 
 
+class Damaged(UserError):
+    """A file is not there, or not as it was written: what it held is lost."""
+
+
 class Hostile(Exception):
     """A file asks for more than data: nothing of it was executed."""
 
@@ -34,7 +38,7 @@ def reading(path: Path, if_missing: str = "", if_damaged: str = "") -> Iterator[
     except UserError:
         raise
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path} does not exist{_and(if_missing)}") from None
+        raise Damaged(f"{path} does not exist{_and(if_missing)}") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder where a file is expected") from None
     except OSError as error:
@@ -48,13 +52,15 @@ def reading(path: Path, if_missing: str = "", if_damaged: str = "") -> Iterator[
     except MemoryError:
         raise UserError(f"{path} does not fit into memory") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+        raise Damaged(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
     except Exception as error:  # whatever a parser makes of damage
         raise _damage(path, error, if_damaged) from None
 
 
-def _damage(path: Path, error: Exception, advice: str) -> UserError:
-    return UserError(f"{path} is damaged ({first_line(error)}){_and(advice)}")
+def _damage(path: Path, error: Exception, advice: str) -> Damaged:
+    # numpy's advice to load unsafely is not repeated
+    reason = "it holds other things than plain data" if "pickle" in str(error) else first_line(error)
+    return Damaged(f"{path} is damaged ({reason}){_and(advice)}")
 
 
 def _check_kind(path: Path) -> None:
@@ -97,7 +103,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({error.strerror or error}): free or choose another folder"
+            f"{path} cannot be written ({error.strerror or error}): make room or choose another folder"
         ) from error
 
 
@@ -131,6 +137,13 @@ def sync_folder(folder: Path) -> None:
 def write_text(text: str, path: Path) -> None:
     with atomic_write(path, "w") as file:
         file.write(text)
+
+
+def make_folder(path: Path) -> Path:
+    """With its parents, if it is not there yet."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def write_json(content: Any, path: Path) -> None:

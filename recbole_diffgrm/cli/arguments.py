@@ -8,6 +8,7 @@ from typing import Any
 
 from recbole_diffgrm.config.layers import is_text_key, parse_value
 from recbole_diffgrm.errors import Interrupted, UserError
+from recbole_diffgrm.files import first_line
 from recbole_diffgrm.screen import log_to_screen
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,9 @@ def exit_code(work: Callable[[], int]) -> int:
         return work()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:  # of a disk or a folder, as one that may not be looked into
+        print(f"error: {error.filename or 'a file'}: {error.strerror or first_line(error)}", file=sys.stderr)
         return 2
     except Interrupted as stop:
         print(stop, file=sys.stderr)

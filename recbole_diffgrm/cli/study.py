@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, working
 from recbole_diffgrm.config.layers import read_yaml
 from recbole_diffgrm.errors import Interrupted, UserError
-from recbole_diffgrm.files import write_text
+from recbole_diffgrm.files import make_folder, read_text, write_text
 
 if TYPE_CHECKING:
     from recbole_diffgrm.experiments.study.plan import Plan, PlannedRun
@@ -65,14 +65,14 @@ def _run_study(path: Path, options: dict[str, Any]) -> int:
     report, render = options.pop("report", False), options.pop("render", False)
     results, readme = Path(_pop_text(options, "results") or "results"), _pop_text(options, "readme")
     if readme:
-        page.check_marks(_read(Path(readme)), path.stem)
+        page.check_marks(read_text(Path(readme)), path.stem)
     if "only" in options and (report or render):
         raise UserError("--only selects runs to run, and --report and --render run nothing")
     only = [name.strip() for name in _pop_text(options, "only").split(";") if name.strip()]
     for name in only:
         if name not in plan.runs:
             raise UserError(f"--only: there is no run {name!r} in {path}")
-    results.mkdir(parents=True, exist_ok=True)
+    make_folder(results)
     summary_path = results / f"{path.stem}.json"
     failed = []
     if not render:
@@ -143,7 +143,7 @@ def _write(summary: "Summary", name: str, results: Path, readme: str) -> None:
         charts.draw_short_table(summary, results / f"{name}-bars.png")
         charts.draw_curves(summary, results / f"{name}-curves.png")
     if readme:
-        write_text(page.update_readme(_read(Path(readme)), summary, name), Path(readme))
+        write_text(page.update_readme(read_text(Path(readme)), summary, name), Path(readme))
     print(f"results: {page_path}")
 
 
@@ -152,13 +152,6 @@ def _pop_text(options: dict[str, Any], key: str) -> str:
     if value is True or not isinstance(value, str):
         raise UserError(f"--{key} needs a value")
     return value
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--readme: {path} cannot be read ({error.strerror})") from None
 
 
 if __name__ == "__main__":

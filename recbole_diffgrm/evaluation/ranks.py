@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recbole_diffgrm.files import atomic_write
+
 Array = NDArray[Any]
 
 LEVELS = {"item": "item level", "sid": "SID level"}
@@ -33,4 +35,5 @@ def describe_ranking(ranking: str, mode: str) -> str:
 
 def save_ranks(run_dir: Path, users: Array, targets: Array, ranks: Mapping[str, Any]) -> None:
     """ranks.npz: each test target with its user, and its rank by `rank_name`."""
-    np.savez_compressed(run_dir / RANKS_FILE, user=users, target=targets, **ranks)
+    with atomic_write(run_dir / RANKS_FILE) as file:
+        np.savez_compressed(file, user=users, target=targets, **ranks)

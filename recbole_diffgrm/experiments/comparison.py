@@ -19,6 +19,7 @@ only the ranking `unseen` is there.
 import csv
 import io
 import itertools
+import logging
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,11 +41,14 @@ from recbole_diffgrm.evaluation.sid_metrics import SID_SHARES, is_sid_metric
 from recbole_diffgrm.evaluation.significance import TESTED_METRIC
 from recbole_diffgrm.experiments import results_table
 from recbole_diffgrm.experiments.pipeline import run_config
+from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.results_table import NO_VALUE, Row, describe
-from recbole_diffgrm.files import write_json, write_text
+from recbole_diffgrm.files import make_folder, write_json, write_text, writing
 from recbole_diffgrm.models import build_config
 from recbole_diffgrm.screen import log_to_screen
 from recbole_diffgrm.training.tracking import check_installed
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,11 @@ def compare(
         _check_comparable(configs, metrics)
         rows = [_run_model(model, of_model, resume=resume, reuse=not rerun) for model, of_model in configs.items()]
     comparison = Comparison(first.dataset, metrics, rows, *_test_rows(rows))
-    return _save(comparison, Path(first["output_dir"]) / first.dataset)
+    try:
+        return _save(comparison, Path(first["output_dir"]) / first.dataset)
+    except UserError as error:  # runs that may only be read can be compared all the same
+        logger.warning(f"the comparison is not saved: {error}")
+        return comparison
 
 
 def _check_comparable(configs: Mapping[str, list[Config]], metrics: list[str]) -> None:
@@ -220,12 +228,15 @@ def _run_model(model: str, configs: list[Config], resume: bool, reuse: bool) -> 
 
 def _test_rows(rows: list[Row]) -> tuple[dict[str, str], dict[str, dict[str, float]]]:
     """The best model at the item level in each ranking, and the p-values of the others against it."""
-    ranks = {row.name: [results_table.load_ranks(run) for run in row.runs] for row in rows}
+    ranks = {row.name: [_load_ranks(run) for run in row.runs] for row in rows}
     best: dict[str, str] = {}
     p_values: dict[str, dict[str, float]] = {row.name: {} for row in rows}
     for ranking in RANKINGS:
         ndcg = {name: results_table.per_user_ndcg(of_row, "item", ranking) for name, of_row in ranks.items()}
         winner, tests = results_table.compare_with_best({name: v for name, v in ndcg.items() if v is not None})
+        without_ranks = [row.name for row in rows if not all(ranks[row.name])]
+        if any(_mean_ndcg(rows, name, ranking) > _mean_ndcg(rows, winner, ranking) for name in without_ranks):
+            winner, tests = max(ndcg, key=lambda name: _mean_ndcg(rows, name, ranking)), {}  # none can be tested
         key = rank_name("item", ranking)
         if winner is not None:
             best[key] = winner
@@ -234,12 +245,32 @@ def _test_rows(rows: list[Row]) -> tuple[dict[str, str], dict[str, dict[str, flo
     return best, p_values
 
 
+def _load_ranks(run: RunResult) -> results_table.Ranks:
+    """Without its ranks a run has its metrics still, but no p-value."""
+    try:
+        return results_table.load_ranks(run)
+    except UserError as error:
+        logger.warning(f"{run.model}, seed {run.seed}, has no p-values: {error}")
+        return {}
+
+
+def _mean_ndcg(rows: list[Row], name: str | None, ranking: str) -> float:
+    """Of a row; -inf where it has none."""
+    values = [row.values(TESTED_METRIC, ranking) for row in rows if row.name == name]
+    return float(values[0].mean()) if values and len(values[0]) else -np.inf
+
+
 def _save(comparison: Comparison, parent: Path) -> Comparison:
     """comparison.md, .csv, .json and .png in a new directory."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    names = itertools.chain([stamp], (f"{stamp}.{attempt}" for attempt in itertools.count(1)))
-    path = next(path for path in (parent / f"comparison-{name}" for name in names) if not path.exists())
-    path.mkdir(parents=True)
+    for attempt in itertools.count():
+        path = make_folder(parent) / (f"comparison-{stamp}.{attempt}" if attempt else f"comparison-{stamp}")
+        with writing(path):
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+        break
     comparison = replace(comparison, path=path)
     write_text(_to_markdown(comparison), path / "comparison.md")
     write_text(_to_csv(comparison), path / "comparison.csv")

@@ -13,6 +13,7 @@ from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.atomic import read_header, read_item_texts, read_rows, write_atomic_file
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.experiments.result import RunResult
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,8 @@ def _rows(dataset: FlatSequentialDataset, names: list[str], titles: dict[str, st
         yield row if sids is None else [*row, " ".join(map(str, sids[number]))]
 
 
-def load(run_dir: Path) -> Items:
-    path = run_dir / ITEMS_FILE
+def load(run: RunResult) -> Items:
+    path = run.check_file(ITEMS_FILE)
     header = list(read_header(path))
     if header[1:2] != ["title"]:
         raise UserError(f"{path} must have the item ids and title in its first columns, not {', '.join(header)}")

@@ -1,8 +1,9 @@
 """One run: data, training, test, result. What the command line does, for Python."""
 
 import logging
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,14 +21,16 @@ from recbole_diffgrm.data.loader import EvalLoader
 from recbole_diffgrm.data.negatives import sample_negatives
 from recbole_diffgrm.data.source import check_files
 from recbole_diffgrm.data.splits import Split, make_split, sample_users
+from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
 from recbole_diffgrm.evaluation.groups import Groups, group_metrics
 from recbole_diffgrm.evaluation.ranks import save_ranks
 from recbole_diffgrm.experiments import environment, item_table, run_directory
 from recbole_diffgrm.experiments.changes import check_retest
 from recbole_diffgrm.experiments.item_data import attach_item_data
-from recbole_diffgrm.experiments.result import RunResult
+from recbole_diffgrm.experiments.result import RunResult, hash_files
 from recbole_diffgrm.experiments.run_directory import RunDirectory
+from recbole_diffgrm.files import atomic_write, first_line
 from recbole_diffgrm.models import build_config, get_model
 from recbole_diffgrm.models.base import users_per_batch
 from recbole_diffgrm.screen import logs_to_screen
@@ -92,7 +95,7 @@ def run_config(
     if finished:
         _announce(finished)
         return finished
-    with _open_run(config, config_hash, unfinished) as opened:
+    with _open_run(config, config_hash, unfinished, only_tests=weights is not None) as opened:
         if resume and not unfinished:
             logger.info("no unfinished run of this configuration: started a new one")
         return _train_and_test(config, config_hash, opened, weights)
@@ -124,8 +127,11 @@ class OpenRun(NamedTuple):
 
 
 @contextmanager
-def _open_run(config: Config, config_hash: str, unfinished: RunDirectory | None) -> Iterator[OpenRun]:
-    """The data, and the directory of an unfinished run (acquired) or of a new one, with its log."""
+def _open_run(
+    config: Config, config_hash: str, unfinished: RunDirectory | None, only_tests: bool = False
+) -> Iterator[OpenRun]:
+    """The data, and the directory of an unfinished run (acquired) or of a new one, with its log. Where nothing is
+    trained, an error leaves no directory behind."""
     environment.reset_peak_memory()
     with ExitStack() as stack:
         if unfinished:
@@ -137,7 +143,10 @@ def _open_run(config: Config, config_hash: str, unfinished: RunDirectory | None)
         if not unfinished:
             directory = run_directory.create(config, config_hash)
             stack.callback(directory.release)
+            if only_tests:
+                stack.push(_discard(directory.path))
         run_dir = (unfinished or directory).path
+        run_directory.write_settings(config, run_dir)
         stack.enter_context(run_directory.log_to(run_dir))
         tracker = stack.enter_context(start_tracking(config, run_dir))  # closed when the result is saved
         stop = stack.enter_context(StopSignal(run_dir))
@@ -148,6 +157,16 @@ def _open_run(config: Config, config_hash: str, unfinished: RunDirectory | None)
         yield OpenRun(split, valid, test, run_dir, tracker, stop)
 
 
+def _discard(folder: Path) -> Callable[..., None]:
+    """On leaving with an error that the user can mend."""
+
+    def leave(kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind and issubclass(kind, UserError):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return leave
+
+
 def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: RunResult | None) -> RunResult:
     split, valid, test, run_dir, tracker, stop = opened
     described = environment.describe()  # now: the checkout may change while the run goes on
@@ -155,7 +174,7 @@ def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: 
     item_table.save(config, split.dataset, run_dir)
     _prepare_process(config)
     model, progress = _train(config, split, valid, run_dir, tracker, stop, weights)
-    model.load_state_dict(checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"])
+    _load_weights(config, model, run_dir)
     if model.finish_training():
         checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
     valid_metrics = progress.best_metrics or _validate(config, model, valid, stop)
@@ -189,6 +208,7 @@ def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: 
         statistics=statistics,
         config=config.values,
         environment=described,
+        sha256=hash_files(run_dir),
     )
     if test_metrics:
         tracker.log({f"test/{name}": value for name, value in test_metrics.items()}, progress.best_epoch or 0)
@@ -206,9 +226,20 @@ def _train(config, split: Split, valid, run_dir: Path, tracker, stop: StopSignal
     if weights is None:  # nothing to learn
         checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
         return model, Progress(finished=True)
-    checkpoint.save(checkpoint.load(weights.run_dir / "best.pt"), run_dir / "best.pt")
+    _load_weights(config, model, weights.run_dir)
+    checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
     done = Progress(finished=True, epoch=weights.epochs, curve=weights.curve, best_epoch=weights.best_epoch)
     return model, done
+
+
+def _load_weights(config, model, run_dir: Path) -> None:
+    """The best ones of a run."""
+    path = run_dir / "best.pt"
+    content = checkpoint.load(path, config["device"])
+    try:
+        model.load_state_dict(content["state_dict"])
+    except (RuntimeError, KeyError) as error:
+        raise UserError(f"{path}: the weights are not those of this model ({first_line(error)})") from None
 
 
 def _progress_of(finished: RunResult) -> Progress:
@@ -332,7 +363,7 @@ def _save_rankings(run_dir: Path, test_set: FlatSequentialDataset, tested: dict[
     if top is None:
         return
     has_one_row = len(set(users)) == len(users)  # of each user; else the row in ranks.npz is written too
-    with (run_dir / "topk.tsv").open("w", encoding="utf-8") as file:
+    with atomic_write(run_dir / "topk.tsv", "w") as file:
         file.write("user_id\trank\titem_id" + ("\n" if has_one_row else "\trow\n"))
         for row, (user, items) in enumerate(zip(users, test_set.id2token(test_set.iid_field, top))):
             end = "\n" if has_one_row else f"\t{row}\n"

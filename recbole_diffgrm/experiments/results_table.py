@@ -19,6 +19,7 @@ from recbole_diffgrm.evaluation.groups import Groups
 from recbole_diffgrm.evaluation.ranks import LEVELS, RANKS_FILE, describe_ranking, rank_name
 from recbole_diffgrm.evaluation.significance import TESTED_METRIC, Floats, ndcg_at, paired_p_value
 from recbole_diffgrm.experiments.result import RunResult
+from recbole_diffgrm.files import atomic_write, reading
 
 NO_VALUE = "-"
 NO_TERMINAL = (120, 24)  # columns and lines, of output that goes to a file
@@ -78,7 +79,8 @@ def metric_at(level: str, metric: str = TESTED_METRIC) -> str:
 
 def load_ranks(run: RunResult) -> dict[str, NDArray[Any]]:
     """All arrays of a run's ranks.npz: the ranks by key, and `user` and `target`."""
-    with np.load(run.run_dir / RANKS_FILE) as saved:
+    path = run.check_file(RANKS_FILE)
+    with reading(path), np.load(path) as saved:
         return dict(saved)
 
 
@@ -189,5 +191,6 @@ def draw_bars(
 def save_figure(figure: Any, path: Path, dpi: int) -> None:
     import matplotlib.pyplot as plt
 
-    figure.savefig(path, dpi=dpi)
+    with atomic_write(path) as file:
+        figure.savefig(file, dpi=dpi)
     plt.close(figure)

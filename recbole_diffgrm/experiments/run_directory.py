@@ -3,9 +3,10 @@
 import hashlib
 import itertools
 import logging
+import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from filelock import FileLock, Timeout
 from recbole_diffgrm.config.other_keys import WITHOUT_EFFECT
 from recbole_diffgrm.data.source import interaction_files
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.experiments.result import CONFIG_FILE, RESULT_FILE, RunResult
-from recbole_diffgrm.files import file_sha256, write_text
+from recbole_diffgrm.experiments.result import RESULT_FILE, RunResult
+from recbole_diffgrm.files import file_sha256, first_line, reading, write_text, writing
 from recbole_diffgrm.screen import Colorless
 from recbole_diffgrm.tokenizer.embedding_sources import input_files
+
+ONLY_TO_GO_ON = ("state.pt", "pretrained.pt", "lock")  # not needed once a run is finished
 
 
 class RunDirectory:
@@ -29,22 +32,24 @@ class RunDirectory:
         self._lock = FileLock(path / "lock", timeout=0)
 
     def acquire(self) -> bool:
-        try:
-            self._lock.acquire()
-        except Timeout:
-            return False
+        with writing(self.path):
+            try:
+                self._lock.acquire()
+            except Timeout:
+                return False
         return True
 
     def release(self) -> None:
         """Give up the lock; a finished run also gives up what is only needed to go on."""
         if (self.path / RESULT_FILE).exists():
-            for name in ("state.pt", "pretrained.pt", "lock"):
-                (self.path / name).unlink(missing_ok=True)
+            for name in ONLY_TO_GO_ON:
+                with suppress(OSError):  # what stays does no harm
+                    (self.path / name).unlink(missing_ok=True)
         self._lock.release()
 
 
 def create(config, config_hash: str) -> RunDirectory:
-    """A new one, acquired, with config.yaml in it."""
+    """A new one, acquired."""
     parent = Path(config["output_dir"]) / config.dataset
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in itertools.count():
@@ -58,17 +63,21 @@ def create(config, config_hash: str) -> RunDirectory:
             raise UserError(f"output_dir: {run.path} cannot be created ({error.strerror})") from None
         if run.acquire():  # else another process took it for an unfinished run
             break
-    settings = {key: value for key, value in config.values.items() if key not in WITHOUT_EFFECT}
-    write_text(yaml.safe_dump(_as_plain_data(settings), sort_keys=True, allow_unicode=True), run.path / CONFIG_FILE)
     return run
+
+
+def write_settings(config, run_dir: Path) -> None:
+    """config.yaml. Also on resumption: the run may have been killed before it was written."""
+    settings = {key: value for key, value in config.values.items() if key not in WITHOUT_EFFECT}
+    write_text(yaml.safe_dump(_as_plain_data(settings), sort_keys=True, allow_unicode=True), run_dir / CONFIG_FILE)
 
 
 def latest_unfinished(config, config_hash: str) -> RunDirectory | None:
     """The newest run of this configuration that has no result and that no process is working on; acquired."""
     for path in reversed(_find_runs(config, config_hash)):
         run = RunDirectory(path)
-        if run.acquire():
-            if not (path / RESULT_FILE).exists():
+        if not _is_finished(path) and run.acquire():
+            if not _is_finished(path):
                 return run
             run.release()
     return None
@@ -76,18 +85,30 @@ def latest_unfinished(config, config_hash: str) -> RunDirectory | None:
 
 def latest_finished(config, config_hash: str) -> RunResult | None:
     for path in reversed(_find_runs(config, config_hash)):
-        if (path / RESULT_FILE).exists():
-            run = RunDirectory(path)
-            if run.acquire():  # tidies up after a kill between the result and the end
-                run.release()
+        if _is_finished(path):
+            _tidy_up(path)
             return RunResult.load(path)
     return None
+
+
+def _is_finished(path: Path) -> bool:
+    with reading(path / RESULT_FILE):
+        return (path / RESULT_FILE).exists()
+
+
+def _tidy_up(finished: Path) -> None:
+    """After a kill between the result and the end. A run that may only be read is used as it is."""
+    if any((finished / name).exists() for name in ONLY_TO_GO_ON):
+        run = RunDirectory(finished)
+        with suppress(UserError):
+            if run.acquire():
+                run.release()
 
 
 def is_running(config, config_hash: str) -> bool:
     """Is another process working on a run of this configuration?"""
     for path in _find_runs(config, config_hash):
-        if not (path / RESULT_FILE).exists():
+        if not _is_finished(path):
             run = RunDirectory(path)
             if not run.acquire():
                 return True
@@ -129,18 +150,35 @@ def hash_data(config) -> str:
 def log_to(run_dir: Path) -> Iterator[None]:
     """Log lines of the project and of RecBole go to the run's log.txt too, and an error's traceback."""
     root = logging.getLogger()
-    to_file = logging.FileHandler(run_dir / "log.txt", encoding="utf-8")
+    with writing(run_dir / "log.txt"):
+        to_file = _LogFile(run_dir / "log.txt", encoding="utf-8")
     to_file.setFormatter(Colorless("%(asctime)s %(levelname)s %(message)s"))
     root.addHandler(to_file)
     try:
         yield
     except Exception:
-        with (run_dir / "log.txt").open("a", encoding="utf-8") as log:
+        with suppress(OSError), (run_dir / "log.txt").open("a", encoding="utf-8") as log:
             log.write(traceback.format_exc())
         raise
     finally:
         root.removeHandler(to_file)
         to_file.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A log that cannot be written is said once, and stops no run."""
+
+    failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not self.failed:
+            self.failed = True
+            reason = first_line(sys.exc_info()[1] or Exception())
+            print(f"{self.baseFilename} cannot be written ({reason}): it will lack lines", file=sys.stderr)
+
+    def close(self) -> None:
+        with suppress(OSError):  # lines that were not written before
+            super().close()
 
 
 def _as_plain_data(value):

@@ -53,7 +53,7 @@ class Recommender:
         result = RunResult.load(run_dir)
         model_class = get_model(result.model, str(run_dir))
         values = check_recommend(result.model, model_class.Options, result.config, changes)
-        known = item_table.load(run_dir)
+        known = item_table.load(result)
         try:
             config = Config(model_class, result.dataset, values)
             state = checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"]

@@ -7,7 +7,6 @@ built under the name <kind>-<fingerprint>.partial and renamed when it is complet
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.files import file_sha256
+from recbole_diffgrm.files import Damaged, file_sha256, reading, sync_folder, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +39,13 @@ def get_or_build(
     root: Path, kind: str, ingredients: dict[str, Any], build: Callable[[Path], None], resumable: bool = False
 ) -> Path:
     """The folder of an entry, built by build(folder) where it is missing or damaged. Other processes wait meanwhile.
+    An intact entry is used without a lock: it may be on a disk that cannot be written.
 
     `resumable`: build continues with what an earlier, interrupted attempt left in the folder.
     """
     path = root / f"{kind}-{fingerprint(ingredients)}"
+    if _find_damage(path) is None:
+        return path
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(root / f".{path.name}.lock")
@@ -53,25 +55,17 @@ def get_or_build(
             logger.info(f"waiting for another process that is building {path}")
             lock.acquire()
         try:
-            if not _is_intact(path):
+            damage = _find_damage(path)  # again: another process may have built it meanwhile
+            if damage:
+                if path.exists():
+                    logger.warning(f"{path} is damaged ({damage}): building it again")
+                    shutil.rmtree(path)
                 _build(path, ingredients, build, resumable)
             return path
         finally:
             lock.release()
     except OSError as error:
         raise UserError(f"cache_dir: {path} cannot be written or read ({error.strerror or error})") from error
-
-
-def _is_intact(path: Path) -> bool:
-    """Whether the entry exists as it was written; a damaged one is deleted."""
-    if not path.exists():
-        return False
-    damage = _find_damage(path)
-    if damage is None:
-        return True
-    logger.warning(f"{path} is damaged ({damage}): building it again")
-    shutil.rmtree(path)
-    return False
 
 
 def _build(path: Path, ingredients: dict[str, Any], build: Callable[[Path], None], resumable: bool) -> None:
@@ -81,35 +75,26 @@ def _build(path: Path, ingredients: dict[str, Any], build: Callable[[Path], None
     partial.mkdir(exist_ok=True)
     try:
         build(partial)
-    except UserError:
+    except (UserError, OSError):
         if not resumable or not any(partial.iterdir()):
             shutil.rmtree(partial)
         raise
     files = {file.name: file_sha256(file) for file in sorted(partial.iterdir()) if file.name != ABOUT_FILE}
     about = {"ingredients": ingredients, "sha256": files}
-    (partial / ABOUT_FILE).write_text(json.dumps(about, indent=1) + "\n")
-    for file in partial.iterdir():
-        _sync(file)
+    write_json(about, partial / ABOUT_FILE)  # each file is on disk already, and now their names are
     partial.rename(path)
+    sync_folder(path.parent)
 
 
 def _find_damage(path: Path) -> str | None:
+    """What is wrong with an entry: None if it is as it was written. One that may not be read is an error."""
+    about = path / ABOUT_FILE
     try:
-        expected = json.loads((path / ABOUT_FILE).read_text(encoding="utf-8"))["sha256"]
+        with reading(about):
+            expected = dict(json.loads(about.read_text(encoding="utf-8"))["sha256"])
         for name, digest in expected.items():
             if file_sha256(path / name) != digest:
                 return f"{name} has changed since it was written"
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{ABOUT_FILE} cannot be read: {error}"
+    except Damaged as error:
+        return str(error)
     return None
-
-
-def _sync(file: Path) -> None:
-    """Force a file to disk."""
-    handle = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

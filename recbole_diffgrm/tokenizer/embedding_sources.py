@@ -13,7 +13,7 @@ from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.atomic import read_header, read_item_texts
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError, suggest
-from recbole_diffgrm.files import file_sha256
+from recbole_diffgrm.files import file_sha256, reading
 from recbole_diffgrm.tokenizer import text_encoder
 from recbole_diffgrm.tokenizer.cache import fingerprint, get_or_build, hash_texts
 from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, ids_file, is_embedding_file, read_embeddings
@@ -117,7 +117,9 @@ def _from_text(config: Config, item_ids: np.ndarray) -> EmbeddingSource:
     def load() -> ItemVectors:
         root = Path(config["cache_dir"]) / config.dataset
         folder = get_or_build(root, "embeddings", ingredients, build, resumable=True)
-        return ItemVectors(item_ids, row, np.load(folder / text_encoder.VECTORS_FILE, mmap_mode="r"))
+        path = folder / text_encoder.VECTORS_FILE
+        with reading(path):
+            return ItemVectors(item_ids, row, np.load(path, mmap_mode="r"))
 
     return EmbeddingSource(
         load,

@@ -16,7 +16,7 @@ import numpy as np
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.files import file_sha256, write_json
+from recbole_diffgrm.files import file_sha256, read_text, write_json
 from recbole_diffgrm.tokenizer import report
 from recbole_diffgrm.tokenizer.cache import fingerprint, get_or_build, hash_texts
 from recbole_diffgrm.tokenizer.collisions import ONE_MORE_DIGIT
@@ -68,7 +68,7 @@ def tokenize(config: Config, split: Split) -> Tokenized:
         folder = _extend_tokenizer(config, Path(sid_file), items)
     else:
         folder = _read_ready_sids(config, Path(sid_file), items)
-    summary = json.loads((folder / REPORT_FILE).read_text(encoding="utf-8"))
+    summary = json.loads(read_text(folder / REPORT_FILE))
     return Tokenized(Tokenizer.load(folder / TOKENIZER_FILE), summary, folder)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
+from recbole_diffgrm.files import atomic_write
 from recbole_diffgrm.tokenizer import collisions
 from recbole_diffgrm.tokenizer.tokenizer import Tokenizer
 from recbole_diffgrm.words import count
@@ -140,7 +141,8 @@ def draw(report: dict[str, Any], path: Path) -> None:
     )
     for axes in (usage, groups):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    with atomic_write(path) as file:
+        figure.savefig(file, dpi=150)
 
 
 def _doubling_bins(items_by_group_size: dict[str, int]) -> dict[str, int]:

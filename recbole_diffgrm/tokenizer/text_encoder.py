@@ -3,6 +3,8 @@
 import hashlib
 import json
 import logging
+import math
+import os
 import re
 import warnings
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.files import file_sha256, write_json
+from recbole_diffgrm.files import Damaged, file_sha256, reading, write_json, writing
 from recbole_diffgrm.progress import progress_bar
 from recbole_diffgrm.words import count
 
@@ -200,15 +202,17 @@ def encode_to_file(folder: Path, model, texts: Sequence[str], show_progress: boo
     shape = (len(texts), model.get_embedding_dimension())
     chunks = [order[start : start + CHUNK_SIZE] for start in range(0, len(texts), CHUNK_SIZE)]
     saved = _read_progress(path, progress, shape, chunks)
-    vectors = np.lib.format.open_memmap(path, "r+" if saved else "w+", np.float32, shape)
+    if not saved:
+        _create(path, shape)
+    vectors = np.load(path, mmap_mode="r")
     done = sum(map(len, chunks[: len(saved)]))
     if saved:
         logger.info(f"resuming encoding after {count(done, 'text')}")
     with progress_bar(total=len(texts), initial=done, desc="encoding", unit="text", show=show_progress) as bar:
         for rows in chunks[len(saved) :]:
-            vectors[rows] = encode(model, [texts[row] for row in rows])
-            vectors.flush()
-            saved.append(_hash(vectors[rows]))
+            encoded = encode(model, [texts[row] for row in rows])
+            _write_rows(path, vectors.offset, rows, encoded)
+            saved.append(_hash(encoded))
             write_json(saved, progress)
             bar.update(len(rows))
     if not np.isfinite(vectors).all():
@@ -216,20 +220,40 @@ def encode_to_file(folder: Path, model, texts: Sequence[str], show_progress: boo
     progress.unlink(missing_ok=True)
 
 
+def _create(path: Path, shape: tuple[int, int]) -> None:
+    """A .npy of this shape, with nothing in it yet."""
+    with writing(path), path.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + 4 * math.prod(shape))
+
+
+def _write_rows(path: Path, offset: int, rows: Sequence[int], vectors: np.ndarray) -> None:
+    """Into the file, not through a memory map: there a full disk is a signal that kills the process."""
+    with writing(path), path.open("r+b") as file:
+        for row, vector in zip(rows, vectors, strict=True):
+            file.seek(offset + row * vector.nbytes)
+            file.write(vector.tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _read_progress(path: Path, progress: Path, shape: tuple[int, int], chunks: list[list[int]]) -> list[str]:
     """Hashes of the chunks that an earlier attempt saved; none if any of them has changed."""
     if not progress.exists():
         return []
     try:
-        saved = json.loads(progress.read_text(encoding="utf-8"))
-        vectors = np.load(path, mmap_mode="c")
-        is_intact = (
-            vectors.shape == shape
-            and path.stat().st_size == vectors.offset + vectors.nbytes  # memory mapping pads a short file with zeros
-            and len(saved) <= len(chunks)
-            and all(_hash(vectors[rows]) == digest for rows, digest in zip(chunks, saved))
-        )
-    except (OSError, ValueError, TypeError):
+        with reading(progress):
+            saved = json.loads(progress.read_text(encoding="utf-8"))
+        with reading(path):
+            vectors = np.load(path, mmap_mode="c")
+            is_intact = (
+                vectors.shape == shape
+                and path.stat().st_size == vectors.offset + vectors.nbytes  # mapping pads a short file with zeros
+                and len(saved) <= len(chunks)
+                and all(_hash(vectors[rows]) == digest for rows, digest in zip(chunks, saved))
+            )
+    except Damaged:
         is_intact = False
     if not is_intact:
         logger.warning(f"{path} is damaged: encoding starts over")

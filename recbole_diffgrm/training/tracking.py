@@ -9,17 +9,20 @@ import json
 import logging
 import os
 import secrets
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from filelock import FileLock
-from torch.utils.tensorboard import SummaryWriter
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard.summary import scalar
 
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.files import write_json
+from recbole_diffgrm.files import make_folder, reading, write_json, writing
 
 logger = logging.getLogger(__name__)
 
@@ -37,18 +40,28 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
+    """Its file of events, written here: SummaryWriter does that in a thread, which fails with a traceback."""
+
     title = "TensorBoard"
 
-    def __init__(self, writer: SummaryWriter):
-        self.writer = writer
+    def __init__(self, run_dir: Path):
+        folder = make_folder(run_dir / "tensorboard")
+        path = folder / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        with writing(path):
+            self.file = path.open("wb")
+        self.writer = RecordWriter(self.file)
+        self._write(file_version="brain.Event:2")
 
     def log(self, scalars: Mapping[str, float], epoch: int) -> None:
         for name, value in scalars.items():
-            self.writer.add_scalar(name, value, epoch)
-        self.writer.flush()
+            self._write(step=epoch, summary=scalar(name, value))
+        self.file.flush()
 
     def close(self, finished: bool) -> None:
-        self.writer.close()
+        self.file.close()
+
+    def _write(self, **content: Any) -> None:
+        self.writer.write(Event(wall_time=time.time(), **content).SerializeToString())
 
 
 class WeightsAndBiases:
@@ -167,7 +180,7 @@ class Tracking:
 
 
 def start_tracking(config: Config, run_dir: Path) -> Tracking:
-    trackers: list[Tracker] = [TensorBoard(SummaryWriter(str(run_dir / "tensorboard")))]
+    trackers: list[Tracker] = [TensorBoard(run_dir)]
     for key, tracker in TRACKERS.items():
         if not config[key]:
             continue
@@ -210,7 +223,8 @@ def _names_of_run(config: Config) -> dict[str, Any]:
 
 def _read_ids(run_dir: Path) -> dict[str, str]:
     path = run_dir / ID_FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    with reading(path, if_damaged="delete it: trackers then show the rest as a run of its own"):
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def _read_id(run_dir: Path, key: str) -> str | None:

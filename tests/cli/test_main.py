@@ -139,7 +139,7 @@ def without_torch(tmp_path):
 def test_mistakes_are_answered_before_torch_is_imported(without_torch, tmp_path):
     run_dir = tmp_path / "RUN"
     config = check_config("DiffGRM", "ml-100k")
-    of_dictionary = {"valid", "test", "seconds", "statistics", "config", "environment"}
+    of_dictionary = {"valid", "test", "seconds", "statistics", "config", "environment", "sha256"}
     result = {field.name: {} if field.name in of_dictionary else 0 for field in fields(RunResult)}
     run_dir.mkdir()
     (run_dir / "result.json").write_text(json.dumps(result | {"model": "DiffGRM", "config": config}))

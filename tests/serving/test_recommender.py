@@ -159,9 +159,16 @@ def test_damaged_runs(runs, tmp_path):
     shutil.copy(runs["DiffGRM"] / "best.pt", broken / "best.pt")
     with (broken / "items.tsv").open("a") as file:
         file.write("more\tMore\t1 2 3\n")
-    with pytest.raises(UserError, match=r"40 items.*41.*items\.tsv"):
+    with pytest.raises(UserError, match=r"items\.tsv is damaged \(it has been changed since it was written"):
         Recommender.load(broken)
     content = json.loads((broken / "result.json").read_text())
+    (broken / "result.json").write_text(json.dumps({**content, "model": "SASRec"}))
+    with pytest.raises(UserError, match=r"result\.json is damaged \(it has been changed since it was written"):
+        Recommender.load(broken)
+    del content["sha256"]  # as of earlier versions: no checksums
+    (broken / "result.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"40 items.*41.*items\.tsv"):
+        Recommender.load(broken)
     for change, message in [
         ({"model": "DiffGRMM"}, r"broken.*DiffGRMM"),
         ({"config": {k: v for k, v in content["config"].items() if k != "beam_size"}}, r"beam_size"),

@@ -3,8 +3,6 @@ ranks of the test users' targets, so that new runs can be tested against runs wh
 
 import hashlib
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,7 +20,7 @@ from recbole_diffgrm.experiments import run_directory
 from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.results_table import Row, load_ranks, per_user_ndcg
 from recbole_diffgrm.experiments.study.plan import Plan, PlannedRun
-from recbole_diffgrm.files import atomic_write, write_json
+from recbole_diffgrm.files import atomic_write, reading, write_json
 
 # (level, ranking) of the page's columns and tests
 SHOWN = [("item", "all"), ("item", "unseen"), ("sid", "all")]
@@ -71,20 +69,14 @@ class Summary:
 
     @classmethod
     def load(cls, path: Path, with_ranks: bool = False) -> "Summary":
-        try:
+        advice = "restore it, or delete it and gather the runs that still exist with --report"
+        with reading(path, "run the study first", advice):
             content = json.loads(path.read_text(encoding="utf-8"))
             rows = {
                 name: Row(name, [RunResult(run_dir=Path(), **run) for run in runs])
                 for name, runs in content["rows"].items()
             }
             summary = cls(**{**content, "rows": rows})
-        except FileNotFoundError:
-            raise UserError(f"{path} does not exist: run the study first") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{path} is damaged or of another version ({error}): restore it, or delete it and gather the runs that "
-                "still exist with --report"
-            ) from None
         return replace(summary, ranks=_load_ranks(_ranks_file(path))) if with_ranks else summary
 
 
@@ -102,7 +94,13 @@ def gather(plan: Plan, options: Mapping[str, Any], earlier: Summary | None = Non
         if len(results) == len(seeds):
             rows[name] = Row(name, results)
             for run in results:
-                ranks[run.config_hash], test_sets[run.config_hash] = _read_ranks(run)
+                try:
+                    ranks[run.config_hash], test_sets[run.config_hash] = _read_ranks(run)
+                except UserError as error:
+                    print(f"{name}: {error}: it is tested against others only where earlier ranks were kept")
+                    if earlier and _has_same_results(rows[name], earlier) and run.config_hash in earlier.ranks:
+                        ranks[run.config_hash] = earlier.ranks[run.config_hash]
+                        test_sets[run.config_hash] = earlier.test_sets[run.config_hash]
         elif earlier and name in earlier.rows and _is_unchanged(planned, earlier, rows):
             rows[name] = earlier.rows[name]
             hashes = {run.config_hash for run in rows[name].runs}
@@ -217,18 +215,13 @@ def _read_ranks(run: RunResult) -> tuple[dict[str, NDArray[Any]], str]:
 
 def _load_ranks(path: Path) -> dict[str, dict[str, NDArray[Any]]]:
     ranks: dict[str, dict[str, NDArray[Any]]] = {}
-    try:
-        with np.load(path) as saved:
-            for name, values in saved.items():
-                run, _, key = name.partition(" ")
-                ranks.setdefault(run, {})[key] = values
-    except FileNotFoundError:  # results without ranks can be shown, but not tested against new runs
-        return {}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(
-            f"{path} is damaged ({error}): restore it, or delete it; runs whose directories are gone cannot be tested "
-            "against new ones then"
-        ) from None
+    if not path.exists():  # results without ranks can be shown, but not tested against new runs
+        return ranks
+    advice = "restore it, or delete it; runs whose directories are gone cannot be tested against new ones then"
+    with reading(path, if_damaged=advice), np.load(path) as saved:
+        for name, values in saved.items():
+            run, _, key = name.partition(" ")
+            ranks.setdefault(run, {})[key] = values
     return ranks
 
 
@@ -238,9 +231,9 @@ def _ranks_file(path: Path) -> Path:
 
 def _to_json(run: RunResult) -> dict[str, Any]:
     """A result without its directory, its settings (they are in the plan), groups of targets and statistics of single
-    digits."""
+    digits, and without checksums of files that may be gone."""
     content = asdict(run)
-    del content["run_dir"], content["groups"]
+    del content["run_dir"], content["groups"], content["sha256"]
     content["config"] = {}
     content["curve"] = [{key: value for key, value in entry.items() if key != "statistics"} for entry in run.curve]
     return content

@@ -33,6 +33,7 @@ from recbole_diffgrm.experiments import run_directory
 from recbole_diffgrm.experiments.pipeline import run_config, train_config
 from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.tuning.space import Choice, Space, as_plain_data
+from recbole_diffgrm.files import make_folder
 from recbole_diffgrm.training.trainer import Progress
 
 DEFAULT_TRIALS = 20
@@ -91,7 +92,7 @@ class Search:
         if self.sampler == "grid":
             num_trials = min(num_trials or len(self.grid), len(self.grid))
         num_trials = num_trials or DEFAULT_TRIALS
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         while time.monotonic() < deadline:
             with self._claim(num_trials) as trial:
                 if trial is None:

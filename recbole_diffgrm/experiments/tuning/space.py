@@ -26,6 +26,7 @@ from recbole_diffgrm.config.layers import merge, model_sections, parse_value, pr
 from recbole_diffgrm.config.options import DataOptions, EvaluationOptions, Options, expected_words
 from recbole_diffgrm.config.other_keys import WITHOUT_EFFECT, suggest_key
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import read_text
 from recbole_diffgrm.models import check_model_name, get_options
 
 # Trials that differ in one of these have scores that cannot be compared, or differ by luck.
@@ -179,10 +180,7 @@ def _parse_range(kind: str, limits: Any, where: str) -> Range:
 
 def _read_hyper_test(path: Path) -> dict[str, Any]:
     """RecBole's format, as its HyperTuning reads it; but a line that it would pass over is an error here."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--space: {path} cannot be read: {error}") from None
+    lines = read_text(path).splitlines()
     space: dict[str, Any] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip() and not line.lstrip().startswith("#"):

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import atomic_write, reading
 from recbole_diffgrm.progress import progress_bar
 from recbole_diffgrm.tokenizer.cache import get_or_build
 from recbole_diffgrm.words import count
@@ -79,10 +80,11 @@ def cached_vocabulary(
 
     def build(folder: Path) -> None:
         built = build_vocabulary(sids, codebook_size, rows, user, size, progress)
-        np.savez(folder / VOCABULARY_FILE, **built._asdict())
+        with atomic_write(folder / VOCABULARY_FILE) as file:
+            np.savez(file, **built._asdict())
 
-    folder = get_or_build(root, "actionpiece", ingredients, build)
-    with np.load(folder / VOCABULARY_FILE) as arrays:
+    path = get_or_build(root, "actionpiece", ingredients, build) / VOCABULARY_FILE
+    with reading(path), np.load(path) as arrays:
         return Vocabulary(**arrays)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import Damaged, make_folder
 from recbole_diffgrm.lazy import LazyModule
 from recbole_diffgrm.progress import progress_bar
 from recbole_diffgrm.tokenizer.parallel import one_thread
@@ -216,7 +216,7 @@ class _Training:
             "total": self.total,
             "generator": self.generator.get_state(),
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         checkpoint.save(content, path)
 
     def _load(self, path: Path) -> None:
@@ -226,7 +226,7 @@ class _Training:
         try:
             content = checkpoint.load(path)
             is_ours = content.get("fingerprint") == self.fingerprint
-        except UserError:
+        except Damaged:
             is_ours = False
         if not is_ours:
             logger.warning(f"{path} is damaged or of another fit: fitting starts over")
