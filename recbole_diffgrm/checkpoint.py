@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import torch
 
-from recbole_diffgrm.files import Hostile, atomic_write, reading
+from recbole_diffgrm.files import Hostile, atomic_write, first_line, reading
 
 MARK = b"\nsha256 "  # then 32 bytes
 TRAILER = len(MARK) + 32
@@ -37,6 +37,8 @@ def load(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
             content = torch.load(path, map_location=device, weights_only=True)
         except pickle.UnpicklingError:
             raise Hostile("it holds other things than tensors and plain data") from None
+        except OSError as error:  # all of it could be read a moment ago: torch looks for what has been cut off
+            raise ValueError(damage or first_line(error)) from None
         if damage:
             raise ValueError(damage)
         return content

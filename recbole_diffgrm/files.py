@@ -21,7 +21,8 @@ ALWAYS_UNPACKED = 1 << 26  # bytes: small ones may repeat themselves
 
 
 class Damaged(UserError):
-    """A file is not there, or not as it was written: what it held is lost."""
+    """A file is not there, not as it was written, or refused: what it held is lost. One that only may not be read is
+    not damaged."""
 
 
 class Hostile(Exception):
@@ -46,7 +47,7 @@ def reading(path: Path, if_missing: str = "", if_damaged: str = "") -> Iterator[
             raise _damage(path, error, if_damaged) from None
         raise UserError(f"{path} cannot be read ({error.strerror or error}): check its permissions and disk") from None
     except Hostile as error:
-        raise UserError(
+        raise Damaged(
             f"{path} is refused ({error}): nothing in it was executed; use it only if you know where it comes from"
         ) from None
     except MemoryError:

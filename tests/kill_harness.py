@@ -9,6 +9,7 @@ Prints a JSON object: what the run that was never killed gave, and what each kil
 """
 
 import functools
+import hashlib
 import json
 import os
 import signal
@@ -63,8 +64,10 @@ def watch_everything() -> None:
 def outcome(done: result.RunResult) -> dict:
     """All that must not depend on kills."""
     with np.load(done.run_dir / "ranks.npz") as saved:
-        ranks = saved["item_all"].tolist()
-    weights = checkpoint.load(done.run_dir / "best.pt")["state_dict"]
+        ranks = {name: array.tolist() for name, array in saved.items()}
+    weights = hashlib.sha256()
+    for name, value in checkpoint.load(done.run_dir / "best.pt")["state_dict"].items():
+        weights.update(name.encode() + value.numpy().tobytes())
     curve = [{key: value for key, value in entry.items() if key != "seconds"} for entry in done.curve]
     return {
         "valid": done.valid,
@@ -73,7 +76,7 @@ def outcome(done: result.RunResult) -> dict:
         "epochs": done.epochs,
         "curve": curve,
         "ranks": ranks,
-        "weights": sum(value.double().sum().item() for value in weights.values()),
+        "weights": weights.hexdigest(),
         "files": sorted(path.name for path in done.run_dir.iterdir()),
     }
 
@@ -96,34 +99,39 @@ def attempt(config, resume: bool, kill: int | None, answer: Path) -> bool:
     return True
 
 
+def make_config(model: str, data: str, output_dir: Path, checkpoint_seconds: float):
+    """`model` may end in +items."""
+    model, with_items, _ = model.partition("+items")
+    overrides = {
+        "data_path": data,
+        "output_dir": str(output_dir),
+        "checkpoint_seconds": checkpoint_seconds,
+        "epochs": 3,
+        "MAX_ITEM_LIST_LENGTH": 10,
+        "scheduler": "cosine",
+        "warmup_steps": 3,
+        "show_progress": False,
+        "state": "WARNING",
+    }
+    if model not in SMALL:
+        overrides |= {"train_batch_size": 100, "hidden_size": 16, "inner_size": 16}
+    if model == "DiffGRM":
+        overrides["ema_decay"] = 0.9
+    if with_items:
+        overrides |= {"item_head": True, "sample_unit": "sequence", "min_history": 1, "decoder_targets": 1}
+        overrides |= {"train_batch_size": 16, "num_valid_users": 30}
+    if model == "S3Rec":
+        overrides["pretrain_epochs"] = 2
+    return build_config(model, "tiny", [Path(data) / "tiny.yaml"], overrides)
+
+
 def main(model: str, data: str, work: str, seconds: str, points: str) -> None:
     torch.set_num_threads(1)
     torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # what torch imports late is imported here, once for all
     work = Path(work)
-    model, with_items, _ = model.partition("+items")
 
     def config(folder: str):
-        overrides = {
-            "data_path": data,
-            "output_dir": str(work / folder),
-            "checkpoint_seconds": float(seconds),
-            "epochs": 3,
-            "MAX_ITEM_LIST_LENGTH": 10,
-            "scheduler": "cosine",
-            "warmup_steps": 3,
-            "show_progress": False,
-            "state": "WARNING",
-        }
-        if model not in SMALL:
-            overrides |= {"train_batch_size": 100, "hidden_size": 16, "inner_size": 16}
-        if model == "DiffGRM":
-            overrides["ema_decay"] = 0.9
-        if with_items:
-            overrides |= {"item_head": True, "sample_unit": "sequence", "min_history": 1, "decoder_targets": 1}
-            overrides |= {"train_batch_size": 16, "num_valid_users": 30}
-        if model == "S3Rec":
-            overrides["pretrain_epochs"] = 2
-        return build_config(model, "tiny", [Path(data) / "tiny.yaml"], overrides)
+        return make_config(model, data, work / folder, float(seconds))
 
     answer = work / "answer.json"
     assert attempt(config("never"), False, None, answer)

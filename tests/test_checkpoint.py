@@ -60,6 +60,10 @@ def test_missing_unreadable_damaged_and_hostile_are_told_apart(tmp_path, monkeyp
     torch.save({"a": 1}, path)
     with pytest.raises(UserError, match=r"is damaged \(it has no checksum"):
         checkpoint.load(path)
+    checkpoint.save({"a": torch.zeros(1000)}, path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"is damaged \(it has no checksum: it is cut off"):
+        checkpoint.load(path)
     path.unlink()
     path.mkdir()
     with pytest.raises(UserError, match=r"state\.pt is a folder"):
