@@ -30,6 +30,7 @@ def attempt(config, resume: bool, answer: Path, after: float | None = None) -> f
     started = time.monotonic()
     child = os.fork()
     if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         try:
             done = pipeline.run_config(config, resume=resume)
             answer.write_text(json.dumps(outcome(done)))

@@ -123,7 +123,7 @@ def test_a_log_that_cannot_be_written_is_said_once(tmp_path, capsys):
 def test_tensorboard_on_a_full_disk_is_a_warning(tmp_path, caplog, capsys):
     board = TensorBoard(tmp_path)
     board.file.close()
-    board.file = board.writer._writer = Path("/dev/full").open("wb")
+    board.file = board.writer._writer = Path("/dev/full").open("wb")  # noqa: SIM115
     with Tracking([board]) as tracking:
         for epoch in range(3):
             tracking.log({"train/loss": 1.0}, epoch)
