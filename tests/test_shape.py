@@ -103,7 +103,7 @@ def _code_of(text: str) -> str:
 
 def test_tests_mirror_the_package():
     tests = ROOT / "tests"
-    behavior = {"test_resume", "test_item_head", "test_registry", "test_command", "test_protocols"}  # across modules
+    behavior = {"test_resume", "test_faults", "test_item_head", "test_registry", "test_command", "test_protocols"}
     for path in sorted(tests.rglob("test_*.py")):
         folder = PACKAGE / path.relative_to(tests).parent
         if path.parent == tests or path.stem in behavior:
