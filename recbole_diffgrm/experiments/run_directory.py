@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from recbole_diffgrm.config.other_keys import WITHOUT_EFFECT
 from recbole_diffgrm.data.source import interaction_files
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.experiments.result import RESULT_FILE, RunResult
+from recbole_diffgrm.experiments.result import CONFIG_FILE, RESULT_FILE, RunResult
 from recbole_diffgrm.files import file_sha256, first_line, reading, write_text, writing
 from recbole_diffgrm.screen import Colorless
 from recbole_diffgrm.tokenizer.embedding_sources import input_files
