@@ -14,6 +14,7 @@ from torch import Tensor
 
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.loader import EvalLoader
+from recbole_diffgrm.errors import divergence_error
 from recbole_diffgrm.evaluation.ranks import rank_name
 from recbole_diffgrm.evaluation.sid_metrics import sid_metrics, sid_shares
 from recbole_diffgrm.evaluation.significance import TESTED_K
@@ -71,6 +72,8 @@ def evaluate(
             device = config["device"]
             target = batch.target.to(device)
             candidates = model.candidates(batch.interaction.to(device), depth, validation)
+            if not candidates.is_finite():
+                raise divergence_error(f"scores are NaN or infinite in {label}")
             seen = (batch.seen[0].to(device), batch.seen[1].to(device))
             negatives = None if batch.negatives is None else batch.negatives.to(device)
             for ranking, tally in tallies.items():

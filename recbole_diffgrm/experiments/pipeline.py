@@ -83,6 +83,7 @@ def retest_config(model: str, dataset: str, values: dict[str, Any], changes: dic
 
 
 @logs_to_screen
+@memory.explain_shortage()
 def run_config(
     config: Config, *, resume: bool = False, reuse: bool = False, weights: RunResult | None = None
 ) -> RunResult:
@@ -102,6 +103,7 @@ def run_config(
 
 
 @logs_to_screen
+@memory.explain_shortage()
 def train_config(config: Config, give_up: GiveUp) -> tuple[Path, Progress]:
     """Train without testing. The run stays unfinished: `run_config` with `resume` tests it, or goes on where `give_up`
     ended it. What was trained with this configuration before is not trained again."""

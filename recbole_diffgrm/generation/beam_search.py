@@ -21,6 +21,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from recbole_diffgrm.errors import divergence_error
 from recbole_diffgrm.generation.lattice import (
     Children,
     Lattice,
@@ -85,6 +86,8 @@ def beam_search(
     steps: list[BeamStep] = []
     for number in range(constraint.num_digits):
         log_probs = step(branches.known, steps[-1].parent if steps else None)
+        if log_probs.amax().isnan():  # a branch with such a score would just be missing
+            raise divergence_error("probabilities of codes are NaN")
         branches, beam_step = constraint.extend(branches, log_probs, widths[min(number, len(widths) - 1)])
         steps.append(beam_step)
     return Beams(branches.known, branches.scores, steps)

@@ -45,6 +45,12 @@ class Candidates(ABC):
     def dense_scores(self) -> Tensor:
         """[B, N + 1]: scores that order all items as `top_k` does."""
 
+    def is_finite(self) -> bool:
+        """Are the scores numbers? -inf is one for what cannot be recommended; NaN and +inf come from weights that have
+        diverged, and rank nothing."""
+        # The best of each user: the largest value of a row with NaN is NaN, and that of a row of -inf ranks nothing.
+        return bool(self.dense_scores().amax(1).isfinite().all())
+
     def full_target_rank(self, target: Tensor, exclude: SeenPairs | None = None) -> Tensor:
         """[B] int32 like `target_rank`, but in a ranking of all items."""
         return ItemScores(self.dense_scores()).target_rank(target, exclude)
@@ -159,6 +165,9 @@ class GeneratedItems(Candidates):
     def dense_scores(self) -> Tensor:
         """Minus the rank: the log-probability of a SID would be the same for all items that share it."""
         return dense_scores(self.generated.rows, self.semantic_ids.groups, self.semantic_ids.popular)
+
+    def is_finite(self) -> bool:
+        return bool((self.generated.scores < torch.inf).all())  # NaN neither
 
     def _rank(self, exclude: SeenPairs | None) -> tuple[Tensor, Tensor]:
         """Items [B, depth] and how many of them [B] were generated; kept for the next call with the same `exclude`."""

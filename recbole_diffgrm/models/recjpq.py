@@ -154,3 +154,6 @@ class PrunedItems(Candidates):
 
     def dense_scores(self) -> Tensor:
         return self._all.dense_scores()
+
+    def is_finite(self) -> bool:
+        return bool(self.code_scores.isfinite().all())

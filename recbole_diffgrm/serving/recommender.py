@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,13 +75,13 @@ class Recommender:
         Seen items, those of the history, are recommended as the run's setting `repeatable` says. `skip_unknown` ignores
         item ids that the model does not know, instead of refusing them.
         """
-        if not isinstance(k, int) or k < 1:
+        if not isinstance(k, Integral) or k < 1:
             raise UserError(f"k must be a whole number of at least 1, not {k!r}")
         numbers, num_items = self._item_numbers(histories, skip_unknown), len(self.items.names)
         batch_size = users_per_batch(self.config, num_items)
         recommended = []
         for start in range(0, len(numbers), batch_size):
-            recommended += self._recommend(numbers[start : start + batch_size], min(k, num_items - 1))
+            recommended += self._recommend(numbers[start : start + batch_size], min(int(k), num_items - 1))
         return recommended
 
     def explain(
@@ -127,7 +128,10 @@ class Recommender:
 
     @torch.inference_mode()
     def _recommend(self, histories: list[list[int]], k: int) -> list[list[Recommendation]]:
-        top = self.model.candidates(self._make_batch(histories), depth=k).top_k(k, self._seen(histories))
+        candidates = self.model.candidates(self._make_batch(histories), depth=k)
+        if not candidates.is_finite():
+            raise UserError("the scores of this run's model are NaN or infinite: train it again")
+        top = candidates.top_k(k, self._seen(histories))
         names, titles = self.items.names, self.items.titles
         return [
             [Recommendation(names[item], titles[item], score) for item, score in zip(items, scores) if item]

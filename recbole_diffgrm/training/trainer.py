@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from recbole_diffgrm import checkpoint, memory
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
-from recbole_diffgrm.errors import Interrupted, UserError
+from recbole_diffgrm.errors import Interrupted, UserError, divergence_error
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
 from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.progress import progress_bar
@@ -286,7 +286,3 @@ class Trainer:
 
     def _save_best(self) -> None:
         checkpoint.save({"state_dict": self.evaluated.state_dict()}, self.best_path)
-
-
-def divergence_error(what: str) -> UserError:
-    return UserError(f"{what}: lower learning_rate or set clip_grad_norm")

@@ -8,6 +8,7 @@ from recbole.evaluator import Collector, Evaluator
 from recbole_diffgrm.config.protocol import parse_mode
 from recbole_diffgrm.data.loader import EvalLoader
 from recbole_diffgrm.data.negatives import sample_negatives
+from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation import evaluator
 from recbole_diffgrm.evaluation.evaluator import asked_ranking, evaluate
 from recbole_diffgrm.evaluation.significance import ndcg_at
@@ -205,3 +206,38 @@ def test_a_signal_stops_between_batches(options):
     with pytest.raises(KeyboardInterrupt):
         evaluate(config, model, loader, check_stop=check_stop)
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        *(("DiffGRM", {"decoding": decoding}) for decoding in ("constrained", "unconstrained", "fixed_order")),
+        *[("DiffGRM", {"decoding": "unconstrained_greedy_last"}), ("DiffGRM", {"item_head": True})],
+        *((name, {}) for name in ("TIGER", "ActionPiece", "ARM", "RPG", "HSTU", "VQRec", "RecJPQ", "SASRec")),
+        *[("RPG", {"scoring": "graph", "graph_beams": 12}), ("RecJPQ", {"scoring": "prune"})],
+    ],
+)
+def test_scores_that_are_not_finite_are_an_error(options, name, changes):
+    """Whatever ranks them would put a target behind all of them, or nothing before it."""
+    config, _, model, loader = build_tiny(options, name, **changes)
+    model.finish_training()
+    evaluate(config, model, loader)
+    for parameter in model.parameters():
+        torch.nn.init.constant_(parameter, torch.nan)
+    with pytest.raises(UserError, match=r"NaN.*: lower learning_rate or set clip_grad_norm"):
+        evaluate(config, model, loader)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_one_user_without_finite_scores_is_enough(options, value):
+    config, _, model, loader = build(options)
+    model.scores[3, 5 if value != -torch.inf else slice(None)] = value
+    with pytest.raises(UserError, match="scores are NaN or infinite in evaluation"):
+        evaluate(config, model, loader)
+
+
+def test_items_that_cannot_be_recommended_are_none_of_that(options):
+    config, split, model, loader = build(options)
+    model.scores[:, 7] = -torch.inf
+    ranks = evaluate(config, model, loader)["all"].ranks
+    assert ((ranks == NOT_RANKED) == (split.test.inter_feat["item_id"] == 7)).all()
