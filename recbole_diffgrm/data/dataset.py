@@ -118,6 +118,19 @@ class FlatSequentialDataset(SequentialDataset):
             if kind != expected:
                 raise UserError(f"{path}: {name}:{kind.value} must be {name}:{expected.value}, as in other files")
 
+    def _filter_by_field_value(self):
+        """RecBole reads whatever it is given for an interval, and text for a list of letters."""
+        for name, wanted in (self.config["val_interval"] or {}).items():
+            kind = self.field2type.get(name)
+            if kind is None:
+                raise UserError(f"val_interval: there is no column {name}, or load_col does not load it")
+            if kind not in (FeatureType.FLOAT, FeatureType.TOKEN):
+                raise UserError(f"val_interval: {name} holds lists ({kind.value}), which cannot be filtered")
+            if isinstance(wanted, str) != (kind == FeatureType.FLOAT):
+                form = "an interval such as '[3,inf)'" if kind == FeatureType.FLOAT else "a list of the values to keep"
+                raise UserError(f"val_interval: {name} is a {kind.value}: give {form}, not {wanted!r}")
+        super()._filter_by_field_value()
+
     def _remove_duplication(self):
         """RecBole sorts by time with an unstable sort; ties are to keep the order of the file."""
         keep = self.config["rm_dup_inter"]

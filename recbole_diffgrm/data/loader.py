@@ -19,6 +19,9 @@ from recbole_diffgrm.errors import UserError
 # of what its group holds and no two epochs cut the same batches.
 BATCHES_PER_GROUP = 16
 
+# Largest share of one item among negatives.
+MOST_OF_ONE_ITEM = 0.999
+
 
 class TrainLoader:
     """Every training sample once an epoch, in an order that depends on the seed and the epoch alone."""
@@ -30,6 +33,8 @@ class TrainLoader:
         self.shuffle = config["shuffle"]
         self.seed = config["seed"]
         self.transform = construct_transform(config)
+        if isinstance(self.transform, MaskItemSequence):
+            _check_unseen(dataset)
         self.negatives = _NegativeItems.for_config(config, dataset)
         times = self.negatives.times if self.negatives else 1
         self.batch_size = max(1, config["train_batch_size"] // times)
@@ -61,6 +66,20 @@ class TrainLoader:
             for batch in group[torch.argsort(lengths[group], stable=True)].split(self.batch_size)
         ]
         return [batches[i] for i in torch.randperm(len(batches), generator=generator)]
+
+
+def _check_unseen(dataset: FlatSequentialDataset) -> None:
+    """RecBole's masks draw items until one is not in the history: for ever, where all of them are."""
+    samples, num_items = dataset.inter_feat, dataset.item_num - 1
+    if samples.max_length < num_items:
+        return
+    longest = samples.rows[samples.lengths(samples.rows) >= num_items]
+    for index in torch.arange(len(longest)).split(1024):
+        histories = samples.select(longest).cut(index)[samples.fields.item + samples.fields.list_suffix]
+        if any(len(set(history) - {0}) == num_items for history in histories.tolist()):
+            raise UserError(
+                f"a history holds all {num_items} items, and none is left as a negative: lower MAX_ITEM_LIST_LENGTH"
+            )
 
 
 class EvalBatch(NamedTuple):
@@ -112,7 +131,22 @@ class _NegativeItems:
         self.times = arguments["sample_num"]
         self.dataset = dataset
         self.field = config["NEG_PREFIX"] + dataset.iid_field
+        self._check_others(arguments)
         self.sampler = RepeatableSampler("train", dataset, arguments["distribution"], arguments["alpha"])
+        if arguments["distribution"] == "popularity":
+            # RecBole leaves out who is drawn instead of an item whose share is 1 but for rounding.
+            alias = self.sampler.alias
+            alias.update({item: item for item, other in alias.items() if other == -1})
+
+    def _check_others(self, arguments: dict) -> None:
+        """RecBole draws until an item is not the target: for ever, where there is hardly another one."""
+        counts = torch.bincount(self.dataset.inter_feat[self.dataset.iid_field], minlength=self.dataset.item_num)[1:]
+        is_popular = arguments["distribution"] == "popularity"
+        shares = counts[counts > 0].double() ** arguments["alpha"] if is_popular else torch.ones(len(counts))
+        if shares.max() > MOST_OF_ONE_ITEM * shares.sum():
+            raise UserError(
+                "train_neg_sample_args: nearly all negatives would be one item: lower alpha, or use more items"
+            )
 
     @classmethod
     def for_config(cls, config, dataset: FlatSequentialDataset) -> "_NegativeItems | None":

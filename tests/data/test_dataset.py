@@ -111,7 +111,6 @@ def test_column_of_another_type(tmp_path):
         {"load_col": {"inter": ["user_id", "item_id", "timestamp", "rated"]}},
         {"load_col": {"inter": ["user_id", "item_id", "timestamp"], "item": ["categories"]}},
         {"val_interval": {"stars": "[3,inf)"}},
-        {"threshold": {"stars": 3}},
         {"seq_len": {"categories": "a"}},
         {"user_inter_num_interval": "[1000,inf)"},
     ],
@@ -119,6 +118,20 @@ def test_column_of_another_type(tmp_path):
 def test_settings_that_do_not_fit_the_data(tiny, overrides):
     with pytest.raises(UserError):
         load_dataset(make_config(tiny, **overrides))
+
+
+def test_filters_by_value(tiny):
+    """Against a loop over the lines of the file."""
+    lines = (tiny / "tiny" / "tiny.inter").read_text().splitlines()[1:]
+    rows = [line.split("\t") for line in lines]
+    columns = ["user_id", "item_id", "timestamp", "rating"]
+    for wanted, keeps in [
+        ({"rating": "[2,4)"}, lambda row: 2 <= float(row[2]) < 4),
+        ({"rating": "[1,1];(4,inf)"}, lambda row: float(row[2]) in (1, 5)),
+        ({"item_id": ["i1", "i7", "none"]}, lambda row: row[1] in ("i1", "i7")),
+    ]:
+        dataset = load_dataset(make_config(tiny, val_interval=wanted, load_col={"inter": columns}))
+        assert len(dataset.inter_feat) == sum(map(keeps, rows)) > 0
 
 
 def test_duplicates_keep_the_order_of_ties(tmp_path):

@@ -5,6 +5,9 @@ import torch
 
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
+from recbole_diffgrm.data.splits import make_split
+from recbole_diffgrm.errors import UserError
+from tests.conftest import write_dataset
 from tests.data.helpers import as_tuples, make_config
 
 
@@ -64,3 +67,48 @@ def test_evaluation_visits_every_user_once(tiny):
     *_, test = FlatSequentialDataset(config).build()
     visited = [int(i) for index, batch in EvalLoader(config, test, True, batch_size=4096) for i in index]
     assert sorted(visited) == list(range(len(test)))
+
+
+def test_inverse_histories(tiny):
+    """SHAN reads histories padded on the left, in training and evaluation."""
+    config = make_config(tiny, model="SHAN")
+    split = make_split(config, FlatSequentialDataset(config))
+    batches = list(TrainLoader(config, split.train, False).batches(0))
+    batches += [batch.interaction for _, batch in EvalLoader(config, split.test, False, 16)]
+    for batch in batches:
+        for history, inverse, length in zip(
+            batch["item_id_list"].tolist(), batch[config["INVERSE_ITEM_SEQ"]].tolist(), batch["item_length"].tolist()
+        ):
+            assert inverse == [0] * (len(history) - length) + history[:length] and 0 not in history[:length]
+
+
+@pytest.mark.parametrize(("items", "alpha"), [(1, 1.0), (30, 10.0)])
+def test_negatives_that_would_be_drawn_for_ever(tmp_path, items, alpha):
+    (tmp_path / "t").mkdir()
+    rows = [f"u{user}\ti{0 if step < 9 else user % items}\t{step}" for user in range(30) for step in range(12)]
+    lines = ["user_id:token\titem_id:token\ttimestamp:float", *rows]
+    (tmp_path / "t" / "t.inter").write_text("\n".join(lines) + "\n")
+    arguments = {"distribution": "popularity", "alpha": alpha}
+    config = make_config(tmp_path, dataset="t", loss_type="BPR", train_neg_sample_args=arguments)
+    train, *_ = FlatSequentialDataset(config).build()
+    with pytest.raises(UserError, match="nearly all negatives would be one item: lower alpha"):
+        TrainLoader(config, train, True)
+
+
+def test_popular_negatives_follow_their_shares(tiny):
+    """RecBole's table of aliases may draw item -1."""
+    config = make_config(tiny, loss_type="BPR", train_neg_sample_args={"distribution": "popularity", "alpha": 0.0})
+    train, *_ = FlatSequentialDataset(config).build()
+    loader = TrainLoader(config, train, True)
+    assert -1 not in loader.negatives.sampler.alias.values()
+    drawn = torch.cat([batch["neg_item_id"] for epoch in range(40) for batch in loader.batches(epoch)])
+    counts = torch.bincount(drawn, minlength=train.item_num)[1:].double()
+    assert drawn.min() >= 1 and (counts / counts.mean() - 1).abs().max() < 0.3  # alpha 0: all alike
+
+
+def test_masks_that_would_look_for_a_negative_for_ever(tmp_path):
+    write_dataset(tmp_path, users=12, items=4)
+    config = make_config(tmp_path, model="BERT4Rec", MAX_ITEM_LIST_LENGTH=10)
+    train, *_ = FlatSequentialDataset(config).build()
+    with pytest.raises(UserError, match="a history holds all 4 items"):
+        TrainLoader(config, train, True)
