@@ -17,7 +17,7 @@ import recbole_diffgrm
 from recbole_diffgrm.cli import study as study_command
 from recbole_diffgrm.cli import tune as tune_command
 from recbole_diffgrm.cli.main import COMMANDS
-from recbole_diffgrm.config import layers
+from recbole_diffgrm.config import layers, yaml_text
 from recbole_diffgrm.experiments.study import plan
 from recbole_diffgrm.experiments.tuning import space
 from recbole_diffgrm.models import get_model, model_names
@@ -182,7 +182,7 @@ def _values(command: str, option: str) -> list[str]:
 def test_yaml_keys_exist(page):
     unknown = []
     for block in fenced_blocks(page, "yaml"):
-        content = yaml.load(block, Loader=layers.Loader)
+        content = yaml.load(block, Loader=yaml_text.Loader)
         unknown += _unknown_study_keys(content) if "sections" in content else _unknown_keys(content)
     for code in INLINE_CODE.findall(prose(page)):
         if match := re.fullmatch(r"(\w+): (\S.*)", " ".join(code.split())):

@@ -131,7 +131,7 @@ def test_a_new_scoring_model_is_in_help_and_reference(toy_model, capsys):
     assert main(["--help"]) == 0 and "LastItem" in capsys.readouterr().out
     assert main(["--help", "toy_width"]) == 0 and "default: 8" in capsys.readouterr().out
     assert main(["--model=LastItem", "--toy_width=0"]) == 2
-    assert "toy_width must be a whole number of at least 1, not 0" in capsys.readouterr().err
+    assert "toy_width must be a whole number from 1 to 1000000000, not 0" in capsys.readouterr().err
 
 
 def test_a_new_scoring_model_runs_compares_recommends_and_retests(toy_model, options, capsys):

@@ -1,14 +1,17 @@
 """What all commands share: --key=value arguments, and exit codes."""
 
 import logging
+import os
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from recbole_diffgrm.config.layers import is_text_key, parse_value
+from recbole_diffgrm.config.argument_values import parse_argument, parse_texts
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.files import first_line
+from recbole_diffgrm.memory import explain_shortage
 from recbole_diffgrm.screen import log_to_screen
 
 logger = logging.getLogger(__name__)
@@ -19,7 +22,10 @@ SHORT = {"-m": "--model", "-d": "--dataset"}  # as RecBole's run_recbole.py has 
 def parse_arguments(
     arguments: Sequence[str], flags: Collection[str] = (), texts: Collection[str] = ()
 ) -> dict[str, Any]:
-    """--key=value or --key value, values as YAML but for `texts`; a bare --key is True, and `flags` take no value."""
+    """--key=value or --key value, values as YAML but for keys that hold a text and `texts`; a bare --key is True, and
+    `flags` take no value."""
+    from recbole_diffgrm.models import text_keys
+
     parsed: dict[str, Any] = {}
     rest = [SHORT.get(argument, argument) for argument in arguments]
     while rest:
@@ -31,8 +37,7 @@ def parse_arguments(
             equals, text = "=", rest.pop(0)
         if key in parsed:
             raise UserError(f"--{key} is given twice")
-        is_text = key in texts or is_text_key(key)
-        parsed[key] = True if not equals else text if is_text else parse_value(text, key)
+        parsed[key] = True if not equals else text if key in texts else parse_argument(key, text, text_keys())
     for flag in set(flags) & set(parsed):
         if not isinstance(parsed[flag], bool):
             raise UserError(f"--{flag} takes no value")
@@ -46,6 +51,21 @@ def split_names(text: Any, key: str) -> list[str]:
         raise UserError(f"--{key} is empty")
     check_different(names, key)
     return names
+
+
+def split_files(text: Any) -> list[str]:
+    """FILE FILE ..., in quotes where a name has blanks, or a YAML list; or one name, blanks and all."""
+    text = "" if text is True else str(text).strip()
+    if os.path.isfile(text):  # noqa: PTH113  False for whatever no file can be called
+        return [text]
+    if text.startswith("["):
+        return parse_texts(text, "config_files")
+    words = shlex.shlex(text, posix=True, punctuation_chars=False)
+    words.whitespace_split, words.commenters, words.escape = True, "", ""  # a backslash is part of a name
+    try:
+        return list(words)
+    except ValueError:
+        raise UserError(f"--config_files: a quote is not closed in {text}") from None
 
 
 def check_different(values: Sequence[Any], key: str) -> None:
@@ -66,7 +86,8 @@ def working(level: str = "INFO") -> Iterator[None]:
 def exit_code(work: Callable[[], int]) -> int:
     """Of `work`: a user's mistake or a signal is one line on standard error and a code of its own."""
     try:
-        return work()
+        with explain_shortage():
+            return work()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

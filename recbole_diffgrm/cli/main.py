@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from recbole_diffgrm import __version__
-from recbole_diffgrm.cli.arguments import check_different, exit_code, parse_arguments, split_names, working
+from recbole_diffgrm.cli.arguments import (
+    check_different,
+    exit_code,
+    parse_arguments,
+    split_files,
+    split_names,
+    working,
+)
 from recbole_diffgrm.errors import UserError
 
 USAGE = """\
@@ -28,7 +35,7 @@ What to run
   --data_path=FOLDER         where datasets are: FOLDER/NAME/NAME.inter (default: dataset)
   --seed=N, --seeds=N,N,...  random seed; several make a comparison with mean and standard deviation
   --preset=NAME[,NAME...]    properties/preset/<Model>/NAME.yaml: {presets}
-  --config_files="A B"       YAML files; later ones win
+  --config_files="A B"       YAML files; later ones win. Names with blanks: "'my file' B", or a list '["my file", B]'
 
 How to run
   --resume                   continue the latest unfinished run of the same configuration
@@ -49,8 +56,9 @@ Any key of properties/*.yaml or of RecBole can be set: --epochs=N --learning_rat
   --help KEY                 describes one key; docs/configuration.md has them all
   --version                  name and version
 
-Values are YAML. Precedence: RecBole's defaults < properties/overall.yaml < properties/tokenizer.yaml
-< properties/model/<Model>.yaml < properties/dataset/<dataset>.yaml < presets < config files < command line.
+Values are YAML, those of text keys as they are typed. Precedence: RecBole's defaults < properties/overall.yaml
+< properties/tokenizer.yaml < properties/model/<Model>.yaml < properties/dataset/<dataset>.yaml < presets
+< config files < command line.
 Exit codes: 0 done, 1 a model of a comparison failed, 2 wrong input, 130 and 143 stopped by a signal (state saved).
 """
 
@@ -105,7 +113,7 @@ def _main(options: dict[str, Any]) -> int:
         raise UserError(f"--{key} belongs to --recommend=RUN")
     models = split_names(options.pop("model", "DiffGRM"), "model")
     dataset = options.pop("dataset", "ml-100k")
-    config_files = str(options.pop("config_files", "")).split()
+    config_files = split_files(options.pop("config_files", ""))
     seeds = _parse_seeds(options.pop("seeds", []))
     if options.get("resume") and options.get("rerun"):
         raise UserError("--resume and --rerun: give one of them")
@@ -219,13 +227,13 @@ def _recommend(run_dir: Any, options: dict[str, Any]) -> int:
 
 def _parse_history(text: Any) -> list[str]:
     """ID ID ..., or a YAML list for ids with spaces in them."""
-    from recbole_diffgrm.config.layers import parse_value
+    from recbole_diffgrm.config.argument_values import parse_texts
 
     text = "" if text is True else str(text).strip()
-    history = parse_value(text, "history") if text.startswith("[") else text.split()
-    if not isinstance(history, list) or not history:
+    history = parse_texts(text, "history") if text.startswith("[") else text.split()
+    if not history:
         raise UserError('--history="ID ID ..." is missing: the items of the user, most recent last')
-    return [str(item) for item in history]
+    return history
 
 
 def _parse_seeds(value: Any) -> list[int]:

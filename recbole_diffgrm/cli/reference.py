@@ -36,10 +36,11 @@ section `models` must be read by the model it is set for, unless it affects noth
 model reads is an error everywhere. Files of RecBole and its sister projects load as they are:
 [which of their keys have no effect here](recbole-differences.md#recboles-yaml-files).
 
-Values on the command line are YAML and never run as code. An unknown key, a wrong value, a metric that is not computed,
-a dataset that is too small: one line and exit code 2, before any work is done. RecBole's other keys may be set as well.
-`python run_recbole_diffgrm.py --help KEY` describes one key. Editors that speak the YAML language server read
-`properties/schema.json` (the first line of our files names it) and complete and check keys as you type.
+Values on the command line are YAML and never run as code; a key that holds a text takes it as it is typed. An unknown
+key, a wrong value, a metric that is not computed, a dataset that is too small: one line and exit code 2, before any
+work is done. RecBole's other keys may be set as well. `python run_recbole_diffgrm.py --help KEY` describes one key.
+Editors that speak the YAML language server read `properties/schema.json` (the first line of our files names it) and
+complete and check keys as you type.
 
 The column *changes* says what a key can change: nothing of the result, only evaluation (so that `--retest` and
 `--recommend` may set it), validation too and with it which epoch is the best (`--retest` may set it), or training too.

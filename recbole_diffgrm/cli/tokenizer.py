@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, working
+from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, split_files, working
 
 USAGE = """\
 Give every item of a dataset a semantic ID (SID) and report statistics of the SIDs.
@@ -49,7 +49,7 @@ def _run(options: dict[str, Any]) -> int:
     from recbole_diffgrm.models import check_config
 
     dataset_name = options.pop("dataset", "ml-100k")
-    config_files = str(options.pop("config_files", "")).split()
+    config_files = split_files(options.pop("config_files", ""))
     values = check_config("HistoryCopy", dataset_name, config_files, options)  # before torch is imported
     with working(values["state"]):
         return _tokenize(dataset_name, config_files, options)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, split_names, working
+from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, split_files, split_names, working
 from recbole_diffgrm.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _plan(models: list[str], options: dict[str, Any], stack: ExitStack) -> "list
     from recbole_diffgrm.experiments.tuning import PRUNERS, SAMPLERS
 
     dataset, presets = options.pop("dataset", "ml-100k"), options.pop("preset", ())
-    config_files = str(options.pop("config_files", "")).split()
+    config_files = split_files(options.pop("config_files", ""))
     chosen = {}
     for key, names in {"sampler": SAMPLERS, "pruner": PRUNERS}.items():
         chosen[key] = options.pop(key, names[0])

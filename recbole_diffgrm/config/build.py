@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from recbole_diffgrm import recbole_compat
 from recbole_diffgrm.config import layers
-from recbole_diffgrm.config.options import Options, expected_words
+from recbole_diffgrm.config.options import LARGEST, Options, expected_words
 from recbole_diffgrm.config.other_keys import settle, suggest_key, suggest_synonym, warn_once
 from recbole_diffgrm.config.protocol import check_protocol, eval_mode
 from recbole_diffgrm.config.recbole_metrics import recbole_metrics, smaller_metrics
 from recbole_diffgrm.config.valid_metric import parse_valid_metric
-from recbole_diffgrm.errors import UserError, suggest
+from recbole_diffgrm.errors import UserError, show, suggest
 
 if TYPE_CHECKING:
     from recbole_diffgrm.config.recbole_config import Config
@@ -80,7 +80,7 @@ def check_values(
     """Merge the layers, and check all that can be checked without the class of the model. `other_words` may be meant by
     a misspelt key as well."""
     if not isinstance(dataset, str) or not dataset or Path(dataset).name != dataset:
-        raise UserError(f"dataset must be the name of a folder below data_path, not {dataset!r}")
+        raise UserError(f"dataset must be the name of a folder below data_path, not {show(dataset)}")
     defaults = layers.recbole_defaults(model)
     known = known_keys(model, options)
     of_compared = set().union(*(known_keys(*other) for other in compared_with.items()))
@@ -95,7 +95,7 @@ def check_values(
                 del values[key]
             continue
         if not isinstance(key, str):
-            raise UserError(f"{source}: keys are names, not {key!r}")
+            raise UserError(f"{source}: keys are names, not {show(key)}")
         if key in ("model", "dataset"):
             _check_same(key, value, source, dataset if key == "dataset" else [model, *compared_with])
         elif not settle(key, value, source, defaults):
@@ -126,7 +126,7 @@ def check_changes(
     # A key that affects nothing may be younger than the run that was checked.
     neutral = options.keys("nothing")
     defaults = {key: value for key, value in layers.declared_defaults(model).items() if key in neutral}
-    changed = _validate(model, options, {**defaults, **values, **changes}, {}, origin, list_length)
+    changed = _validate(model, options, {**defaults, **values, **layers.plain(changes)}, {}, origin, list_length)
     check_protocol(changed, values["eval_args"])
     _check_metrics(changed)
     if "valid_metric" in changes:  # else it stays what has selected the best epoch, with whatever cut-off
@@ -201,7 +201,6 @@ def _validate(
     list_length: int | None = None,
 ) -> dict[str, Any]:
     """Values of the model's Options as these read them; other keys of RecBole's have the type of its default."""
-    values = {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
     declared = {key: value for key, value in values.items() if key in options.model_fields}
     context = {"defaults": layers.declared_defaults(model), "list_length": list_length}
     try:
@@ -215,21 +214,30 @@ def _validate(
             raise UserError(f"{key} has no value: set it") from None
         words = expected_words(options.model_json_schema(by_alias=False)["properties"][key])
         source = origin.get(key, "RecBole's defaults")
-        raise UserError(f"{source}: {key} must be {words}, not {values[key]!r}") from None
+        raise UserError(f"{source}: {key} must be {words}, not {show(values[key])}") from None
     for key in set(values) - set(declared):
         _check_type(key, values[key], recbole_defaults.get(key), origin.get(key, "RecBole's defaults"))
     return {**values, **checked.model_dump()}
 
 
 def _check_type(key: str, value: Any, default: Any, source: str) -> None:
-    """Of a key that only RecBole declares, by its default."""
+    """Of a key that only RecBole declares, by its default: finite numbers, lists as long as its own."""
     words = {bool: "True or False", int: "a whole number", float: "a number", str: "text", list: "a list"}
     kind = type(default)
-    if kind not in words:
-        return
-    is_right = isinstance(value, kind) or (kind is float and isinstance(value, int))
-    if not is_right or (kind in (int, float) and isinstance(value, bool)) or value != value:
-        raise UserError(f"{source}: {key} must be {words[kind]}, not {value!r}")
+    if not _is_like(value, default):
+        limit = f" of at most {LARGEST}" if kind in (int, float) else f" such as {default}" if default else ""
+        raise UserError(f"{source}: {key} must be {words[kind]}{limit}, not {show(value)}")
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    kind = type(default)
+    if kind is list:
+        fits = not default or (isinstance(value, list) and len(value) == len(default))
+        return isinstance(value, list) and fits and all(map(_is_like, value, default))
+    if kind in (int, float):
+        is_number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+        return is_number and abs(value) <= LARGEST
+    return kind not in (bool, str) or isinstance(value, kind)
 
 
 def _complete_data(values: dict[str, Any]) -> None:

@@ -8,58 +8,29 @@ keys, for that dataset only. In every other file the section `models: {<Model>: 
 beats the file's other keys, for that model only.
 """
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-import yaml
+import numpy as np
 
+from recbole_diffgrm.config import yaml_text
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import reading
 from recbole_diffgrm.recbole_compat import recbole_dir
 
 Layer = tuple[str, dict[str, Any]]  # (where the values come from, values)
 
-# Never read as YAML on the command line.
-TEXT_KEYS = {"model", "dataset", "preset", "config_files", "sid_text_template", "recommend", "retest", "history"}
-
-
-class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # in C where there is one
-    """YAML without code execution, in which 1e-3 is a number (YAML 1.1 reads a string)."""
-
-
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
-
-
-def is_text_key(key: str) -> bool:
-    """Is a value of the command line taken as it is, not as YAML?"""
-    return key in TEXT_KEYS or key.endswith("_num_interval")  # [5,inf) is no YAML
-
-
-def parse_value(text: str, name: str) -> Any:
-    """A command-line value as YAML."""
-    try:
-        return yaml.load(text, Loader=Loader)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-02-30 looks like a date
-        raise UserError(f"--{name}: {text!r} is not a YAML value ({_first_line(error)})") from None
-
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"configuration file {path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"configuration file {path} cannot be read: {error}") from None
-    try:
-        content = yaml.load(text, Loader=Loader)
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{path} is not valid YAML: {_first_line(error)}") from None
+    with reading(path):
+        try:
+            content = yaml_text.load(path.read_text(encoding="utf-8"))
+        except UnicodeDecodeError:
+            raise
+        except ValueError as error:
+            raise UserError(f"{path} is not valid YAML: {error}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -144,9 +115,20 @@ def merge(model: str, layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str
         per_model = model_sections(source, layer)
         general = {key: value for key, value in layer.items() if key != "models"}
         for part in (general, per_model.get(model, {})):
-            values.update(part)
+            values.update(plain(part))
             origin.update(dict.fromkeys(part, source))
     return values, origin
+
+
+def plain(value: Any) -> Any:
+    """As YAML would have it: numpy's numbers and texts as Python's, paths as texts, inside lists and mappings too."""
+    if isinstance(value, Mapping):
+        return {plain(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(plain, value))
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def model_sections(source: str, layer: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -154,7 +136,3 @@ def model_sections(source: str, layer: dict[str, Any]) -> dict[str, dict[str, An
     if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
         raise UserError(f"{source}: models must map model names to settings, such as {{SASRec: {{n_layers: 1}}}}")
     return sections
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160]

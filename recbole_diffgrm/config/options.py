@@ -6,7 +6,8 @@ properties/*.yaml; docs/configuration.md, properties/schema.json and `--help KEY
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
@@ -48,6 +49,13 @@ def what_it_affects(field: FieldInfo) -> Affects:
     return extra.get("affects", "training") if isinstance(extra, dict) else "training"  # type: ignore[return-value]
 
 
+def is_text(field: FieldInfo) -> bool:
+    """Does a key hold a text, of whatever form, or ~?"""
+    kind = field.annotation
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return {get_args(part)[0] if get_origin(part) is Annotated else part for part in parts} - {NoneType} == {str}
+
+
 def expected_words(schema: Mapping[str, Any]) -> str:
     """The values that a key's JSON schema allows, in words: `a whole number of at least 1, or ~`."""
     if "expected" in schema:
@@ -70,8 +78,10 @@ def expected_words(schema: Mapping[str, Any]) -> str:
         "object": "a mapping such as {key: value}",
     }
     words = kinds.get(str(schema.get("type")), "a value")
+    if "minimum" in schema and "maximum" in schema:
+        return f"{words} from {_number(schema['minimum'])} to {_number(schema['maximum'])}"
     limits = [
-        f"{phrase} {schema[name]:g}"
+        f"{phrase} {_number(schema[name])}"
         for name, phrase in (
             ("minimum", "of at least"),
             ("exclusiveMinimum", "above"),
@@ -83,12 +93,25 @@ def expected_words(schema: Mapping[str, Any]) -> str:
     return " ".join([words, " and ".join(limits)]).strip()
 
 
+def _number(limit: float) -> str:
+    return str(int(limit)) if limit == int(limit) else f"{limit:g}"
+
+
 # Types that several groups use
 
-PositiveInt = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
+# No number is without a limit: what nobody means would end in an overflow, or in memory that no machine has.
+LARGEST = 10**9
+
+PositiveInt = Annotated[int, Field(ge=1, le=LARGEST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
+PositiveFloat = Annotated[float, Field(gt=0, le=LARGEST)]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=LARGEST)]
+Width = Annotated[int, Field(ge=1, le=65536)]  # of a layer
+ListLength = Annotated[int, Field(ge=1, le=100_000)]  # of lists that are made for every user
+SmallInt = Annotated[int, Field(ge=1, le=1000)]  # layers, heads and the like, made one by one
+Rate = Annotated[float, Field(gt=0, le=1000)]  # of learning
+Temperature = Annotated[float, Field(ge=1e-6, le=10**6)]  # that scores are divided by
+Weight = Annotated[float, Field(ge=0, le=10**6)]  # of a part of a loss or score
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Text = Annotated[str, Field(min_length=1)]
 Names = Annotated[list[Text], Field(min_length=1, json_schema_extra={"expected": "a list of names"})]
@@ -97,6 +120,15 @@ Names = Annotated[list[Text], Field(min_length=1, json_schema_extra={"expected":
 def _as_list(value: Any) -> Any:
     """YAML people write `topk: 10` and Python people (5, 10)."""
     return list(value) if isinstance(value, tuple) else [value] if isinstance(value, str | int) else value
+
+
+_INTERVALS = re.compile(r"[\[(]\s*{n}\s*,\s*{n}\s*[\])]".replace("{n}", r"-?(?:inf|\d+\.?\d*(?:[eE][-+]?\d+)?)"))
+
+
+def _is_value_filter(value: str | list[str]) -> str | list[str]:
+    if isinstance(value, str) and not all(_INTERVALS.fullmatch(part) for part in value.split(";")):
+        raise ValueError
+    return value
 
 
 def _is_interval(value: str) -> str:
@@ -133,10 +165,10 @@ def _without_dynamic(value: Any) -> Any:
 
 def _is_neg_sampling(value: dict[str, Any]) -> dict[str, Any]:
     def is_int(v: Any) -> bool:
-        return isinstance(v, int) and not isinstance(v, bool) and v >= 1
+        return isinstance(v, int) and not isinstance(v, bool) and 1 <= v <= 10**6
 
     def is_number(v: Any) -> bool:
-        return isinstance(v, int | float) and not isinstance(v, bool) and v >= 0
+        return isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= 10
 
     checks = {"distribution": {"uniform", "popularity"}.__contains__, "sample_num": is_int, "alpha": is_number}
     if not set(value) <= set(checks) or not all(checks[key](part) for key, part in value.items()):
@@ -184,23 +216,54 @@ class DataOptions(Options):
     amazon_url: Url = option("Where Amazon_<Category> archives (2014) are downloaded from.", affects="nothing")
     amazon_2023_url: Url = option("Where Amazon_2023_<Category> archives are downloaded from.", affects="nothing")
     recbole_url: Url = option("Where the datasets of RecBole's url.yaml are downloaded from.", affects="nothing")
-    MAX_ITEM_LIST_LENGTH: PositiveInt = option("Length of the history a model sees: its most recent items.")
+    USER_ID_FIELD: Text = option("Column of .inter with the user.")
+    ITEM_ID_FIELD: Text = option("Column of .inter and .item with the item.")
+    TIME_FIELD: Text = option("Column of .inter with the time.")
+    LIST_SUFFIX: Text = option("RecBole's name for the history of a column in a batch ends so.")
+    NEG_PREFIX: Text = option("RecBole's name for negative items in a batch begins so.")
+    ITEM_LIST_LENGTH_FIELD: Text = option("RecBole's name for the length of a history in a batch.")
+    seq_separator: Text = option("What separates the values of a list in atomic files.")
+    MAX_ITEM_LIST_LENGTH: Annotated[int, Field(ge=1, le=10000)] = option(
+        "Length of the history a model sees: its most recent items."
+    )
     load_col: Annotated[dict[str, Names], AfterValidator(_has_inter)] = option(
         "Columns that RecBole loads. Item text for semantic IDs is read separately.", expected=COLUMNS
     )
     unload_col: dict[str, Names] | None = option("Columns not to load, instead of load_col.", expected=COLUMNS)
-    seq_len: dict[str, int] | None = option("Longest list kept of each list column, such as {categories: 5}.")
+    seq_len: dict[str, PositiveInt] | None = option(
+        "Longest list kept of each list column, such as {categories: 5}.",
+        expected="a mapping such as {column: 5}, or ~",
+    )
     filter_inter_by_user_or_item: bool = option("Drop interactions whose user or item has no line in .user or .item.")
     user_inter_num_interval: Interval | None = option("Keep users with this many interactions; ~ keeps all.")
     item_inter_num_interval: Interval | None = option("Keep items with this many interactions; ~ keeps all.")
     rm_dup_inter: Literal["first", "last"] | None = option("Which of repeated user-item pairs to keep; ~ keeps all.")
-    val_interval: dict[str, Any] | None = option("RecBole's filter by value, such as {rating: '[3,inf)'}.")
-    threshold: dict[str, Any] | None = option("RecBole's labels by threshold; sequential models do not read labels.")
+    val_interval: dict[str, Annotated[str | list[Text], AfterValidator(_is_value_filter)]] | None = option(
+        "RecBole's filter by value: intervals of a column of numbers, such as {rating: '[3,inf)'} or '[1,2];[4,5]', or "
+        "the tokens to keep, such as {city: [Rome, Paris]}.",
+        expected="a mapping such as {rating: '[3,inf)'} or {city: [Rome, Paris]}, or ~",
+    )
     benchmark_filename: Names | None = option(
         "A ready-made split: [train, valid, test] reads <dataset>.train.inter and so on, instead of eval_args' split."
     )
     normalize_all: bool | None = option("Scale every float column to 0..1.")
     normalize_field: Names | None = option("Scale these float columns to 0..1.")
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> "DataOptions":
+        """What a batch holds under one name is one thing."""
+        if len({self.USER_ID_FIELD, self.ITEM_ID_FIELD, self.TIME_FIELD}) < 3:
+            raise UserError("USER_ID_FIELD, ITEM_ID_FIELD and TIME_FIELD must be three columns")
+        columns = dict.fromkeys([self.USER_ID_FIELD, self.ITEM_ID_FIELD, self.TIME_FIELD, *self.load_col["inter"]])
+        made = [("LIST_SUFFIX", column + self.LIST_SUFFIX) for column in columns]
+        made += [("NEG_PREFIX", self.NEG_PREFIX + self.ITEM_ID_FIELD)]
+        made += [("ITEM_LIST_LENGTH_FIELD", self.ITEM_LIST_LENGTH_FIELD)]
+        taken = set(columns)
+        for key, name in made:
+            if name in taken:
+                raise UserError(f"{key}: {name} would be the name of two columns of a batch; choose another one")
+            taken.add(name)
+        return self
 
 
 class SampleOptions(Options):
@@ -211,7 +274,7 @@ class SampleOptions(Options):
         "MAX_ITEM_LIST_LENGTH) with a target at every position, in one pass; train_batch_size counts these. Models "
         "whose encoder is causal train on sequences, at a fraction of the cost."
     )
-    train_repeat: PositiveInt = option("Every training sample occurs this many times in an epoch.")
+    train_repeat: SmallInt = option("Every training sample occurs this many times in an epoch.")
     sliding_window: bool = option("Every item of a user is a target in turn; False: only the last one.")
     min_history: PositiveInt = option("Fewest items before a target.")
     max_history: PositiveInt | None = option(
@@ -248,11 +311,12 @@ class EvaluationOptions(Options):
     metrics: Annotated[Names, BeforeValidator(_as_list)] = option(
         "RecBole's ranking metrics.", affects="validation", expected="a list of metric names"
     )
-    topk: Annotated[list[PositiveInt], BeforeValidator(_as_list)] = option(
+    topk: Annotated[list[ListLength], BeforeValidator(_as_list)] = option(
         "Cut-offs of the metrics.",
         affects="validation",
         min_length=1,
-        expected="a list of whole numbers of at least 1, such as [5, 10]",
+        max_length=100,
+        expected="a list of whole numbers from 1 to 100000, such as [5, 10]",
     )
     valid_metric: Text = option(
         "Selects the best epoch: a metric, or a weighted sum such as 0.8*NDCG@10+0.2*Recall@10; compared unrounded.",
@@ -277,23 +341,21 @@ class TrainingOptions(Options):
     learner: Annotated[Literal["adam", "adamw", "sgd", "adagrad", "rmsprop"], BeforeValidator(_lower)] = option(
         "Optimizer."
     )
-    learning_rate: PositiveFloat = option("Peak learning rate.")
+    learning_rate: Rate = option("Peak learning rate.")
     scheduler: Literal["constant", "linear", "cosine"] = option(
         "Learning rate after warm-up: constant, or decaying to 0 at the last epoch."
     )
     warmup_steps: NonNegativeInt = option("Steps in which the learning rate grows linearly from 0.")
     clip_grad_norm: Annotated[PositiveFloat | None, BeforeValidator(_clip_limit)] = option(
-        "Largest gradient norm; ~ does not clip.", expected="a number above 0 or {max_norm: 1.0, norm_type: 2}, or ~"
+        "Largest gradient norm; ~ does not clip.",
+        expected="a number above 0 and at most 1000000000, {max_norm: 1.0, norm_type: 2}, or ~",
     )
-    weight_decay: NonNegativeFloat = option("Weight decay of the optimizer.")
+    weight_decay: Annotated[float, Field(ge=0, le=1000)] = option("Weight decay of the optimizer.")
     train_neg_sample_args: (
         Annotated[dict[str, Any], BeforeValidator(_without_dynamic), AfterValidator(_is_neg_sampling)] | None
     ) = option(
         "Negative items for pairwise losses (loss_type BPR); ~ samples one uniformly where a model needs it.",
-        expected="a mapping such as {distribution: uniform, sample_num: 1, alpha: 1.0}, or ~",
-    )
-    transform: Literal["mask_itemseq", "inverse_itemseq", "crop_itemseq", "reorder_itemseq"] | None = option(
-        "RecBole's augmentation of histories."
+        expected="a mapping such as {distribution: uniform, sample_num: 1, alpha: 1.0}, alpha from 0 to 10, or ~",
     )
     ema_decay: Probability | None = option(
         "Evaluate and keep an exponential moving average of the weights, such as 0.999; ~ the weights themselves."
@@ -313,13 +375,17 @@ class RunOptions(Options):
     checkpoint_seconds: PositiveFloat = option(
         "Seconds between checkpoints inside an epoch; there is one at the end of every epoch anyway.", affects="nothing"
     )
-    save_topk: NonNegativeInt = option("Save this many best items of every test user.", affects="nothing")
+    save_topk: Annotated[int, Field(ge=0, le=100_000)] = option(
+        "Save this many best items of every test user.", affects="nothing"
+    )
     show_progress: bool = option(
         "Progress bars on a terminal, elsewhere a line every 30 seconds of longer work; False shows neither.",
         affects="nothing",
     )
     use_gpu: bool = option("Use a GPU where there is one.")
-    gpu_id: int | str = option("Which GPU.", affects="nothing", expected="the number of a GPU")
+    gpu_id: Annotated[int, Field(ge=-1, le=1023)] | str = option(
+        "Which GPU.", affects="nothing", expected="the number of a GPU"
+    )
     reproducibility: bool = option("Deterministic algorithms where the device has them.")
     log_wandb: bool = option("Log the run to Weights & Biases too.", affects="nothing")
     wandb_project: Text = option("Project of log_wandb.", affects="nothing")

@@ -30,6 +30,7 @@ _STAGES = WithoutEffect(
 _NO_GRAPH = WithoutEffect("no knowledge graph is loaded", refused=True)
 _NO_GRAPH_FIELD = WithoutEffect("no knowledge graph is loaded")
 _NO_NETWORK = WithoutEffect("no social network is loaded")
+_NO_LABELS = WithoutEffect("sequential models do not read labels")
 _NO_DOMAINS = WithoutEffect("one dataset is loaded; set its keys at the top of the file", refused=True)
 
 WITHOUT_EFFECT = {
@@ -52,6 +53,11 @@ WITHOUT_EFFECT = {
     "additional_feat_suffix": WithoutEffect("only .inter, .user and .item are loaded", refused=True),
     "eval_type": WithoutEffect("items are ranked", refused=True, same_as_default=("ranking", "RANKING")),
     "config_file": WithoutEffect("use config_files", refused=True),
+    "transform": WithoutEffect(
+        "a model that needs one has it (BERT4Rec mask_itemseq, SHAN inverse_itemseq), and no model reads another",
+        refused=True,
+        same_as_default=("mask_itemseq", "inverse_itemseq"),
+    ),
     "train_stage": _STAGES,
     "pre_model_path": _STAGES,
     # Other kinds of models
@@ -70,7 +76,8 @@ WITHOUT_EFFECT = {
     "undirected_net": _NO_NETWORK,
     "source_domain": _NO_DOMAINS,
     "target_domain": _NO_DOMAINS,
-    "LABEL_FIELD": WithoutEffect("sequential models do not read labels"),
+    "LABEL_FIELD": _NO_LABELS,
+    "threshold": _NO_LABELS,
 }
 
 # Names of earlier versions of RecBole, and what they are today. At ~ they asked for nothing, and are accepted.

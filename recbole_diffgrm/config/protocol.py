@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from datetime import date, datetime, timezone
 from typing import Any, Literal, NamedTuple
 
-from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.errors import UserError, show
 
 LEAVE_LAST_OUT = {"valid_and_test": ("valid", "test"), "valid_only": ("valid",), "test_only": ("test",)}
 SPLITS = (
     "{LS: valid_and_test | valid_only | test_only}, {TS: [0.8, 0.1, 0.1]}, {TS: [2014-01-01, 2014-04-01]} or "
     "{RS: [0.8, 0.1, 0.1]}"
 )
-_SAMPLED = re.compile(r"(uni|pop)([1-9]\d*)")
+_SAMPLED = re.compile(r"(uni|pop)([1-9]\d{0,8})")
 
 # Filters of interactions, with the values that filter nothing. Ready-made files are taken as they are.
 NO_FILTERS: dict[str, Any] = {
@@ -37,13 +37,13 @@ def check_protocol(values: dict[str, Any], default: Mapping[str, Any]) -> None:
     eval_args = values["eval_args"] = {**default, **values["eval_args"]}
     unknown = set(eval_args) - {"split", "group_by", "order", "mode"}
     if unknown:
-        raise UserError(f"eval_args: the keys are split, group_by, order and mode, not {', '.join(map(str, unknown))}")
+        raise UserError(f"eval_args: the keys are split, group_by, order and mode, not {', '.join(map(show, unknown))}")
     eval_args["split"] = _check_split(eval_args["split"])
     if "LS" in eval_args["split"] and eval_args["group_by"] in (None, "none", "None"):
         eval_args["group_by"] = "user"  # the last ones are left out of each user's items in any case
     for key, only in {"group_by": "user", "order": "TO"}.items():
         if eval_args[key] != only:
-            raise UserError(f"eval_args: {key} must be {only} for sequential models, not {eval_args[key]!r}")
+            raise UserError(f"eval_args: {key} must be {only} for sequential models, not {show(eval_args[key])}")
     eval_args["mode"] = _check_mode(eval_args["mode"])
     if values["benchmark_filename"] is not None:
         _check_ready_made(values, default)
@@ -95,7 +95,7 @@ def _check_split(split: Any) -> dict[str, Any]:
             return {kind: value}
         if kind == "TS" and isinstance(value, list) and len(value) == 2:
             return {"TS": _check_points(value)}
-    raise UserError(f"eval_args: split must be {SPLITS}, not {split!r}")
+    raise UserError(f"eval_args: split must be {SPLITS}, not {show(split)}")
 
 
 def _are_shares(value: Any) -> bool:
@@ -114,14 +114,15 @@ def _check_points(value: list[Any]) -> list[Any]:
         try:
             times = [to_seconds(point) for point in points]
         except (TypeError, ValueError):
-            raise UserError(f"eval_args: TS must be two numbers or two ISO dates, not {value!r}") from None
+            raise UserError(f"eval_args: TS must be two numbers or two ISO dates, not {show(value)}") from None
     if times[0] > times[1]:
         raise UserError(f"eval_args: TS: validation ({points[0]}) must begin before the test ({points[1]})")
     return points
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """A finite one: a share, or a time in whatever unit."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e20
 
 
 def _check_mode(mode: Any) -> str | dict[str, str]:
@@ -135,7 +136,7 @@ def _check_mode(mode: Any) -> str | dict[str, str]:
         if name != "full" and not (isinstance(name, str) and parse_mode(name)):
             raise UserError(
                 f"eval_args: mode must be full, or uni or pop and the number of sampled items, such as uni100, or "
-                f"{{valid: ..., test: ...}} of these, not {mode!r}"
+                f"{{valid: ..., test: ...}} of these, not {show(mode)}"
             )
     return modes["valid"] if modes["valid"] == modes["test"] else modes
 

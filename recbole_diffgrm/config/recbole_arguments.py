@@ -1,10 +1,12 @@
 """Settings as RecBole's functions take them: config_file_list, config_dict and the program's own command line."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from recbole_diffgrm.config.layers import Layer, is_text_key, parse_value, read_yaml
+from recbole_diffgrm.config.argument_values import VERBATIM, parse_argument, parse_value
+from recbole_diffgrm.config.layers import Layer, read_yaml
 from recbole_diffgrm.errors import UserError
 
 # Keys of a file or dictionary that are arguments of build_config, not settings.
@@ -36,16 +38,18 @@ def read_arguments(
     return Arguments(found["model"], found["dataset"], found.get("preset") or (), user_layers)
 
 
-def read_command_line() -> dict[str, Any]:
-    """What RecBole reads of the program that runs it: all --key=value. Values are YAML, where RecBole has eval()."""
+def read_command_line(text_keys: Collection[str] = ()) -> dict[str, Any]:
+    """What RecBole reads of the program that runs it: all --key=value. Values are YAML, where RecBole has eval(), but
+    for `text_keys`."""
     if "ipykernel_launcher" in sys.argv[0]:
         return {}
     split = [argument[2:].split("=") for argument in sys.argv[1:] if argument.startswith("--")]
     given = {part[0]: part[1] for part in split if len(part) == 2}
-    return {key: text if is_text_key(key) else parse_value(text, key) for key, text in given.items()}
+    return {key: parse_argument(key, text, text_keys) for key, text in given.items()}
 
 
 def _unquote(key: str, value: Any) -> Any:
     """RecBole's HyperTuning hands lists over in quotes."""
-    is_quoted = isinstance(value, str) and value.strip()[:1] in ("[", "{") and not is_text_key(key)
+    is_text = key in VERBATIM or key.endswith("_num_interval")  # [5,inf) is no YAML
+    is_quoted = isinstance(value, str) and value.strip()[:1] in ("[", "{") and not is_text
     return parse_value(value, key) if is_quoted else value

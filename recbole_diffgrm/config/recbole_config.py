@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from recbole_diffgrm import recbole_compat  # noqa: F401  before RecBole
-from recbole_diffgrm.config import layers
+from recbole_diffgrm.config import yaml_text
 from recbole_diffgrm.config.build import ModelClass, available_metrics, dataset_dir
 from recbole_diffgrm.config.recbole_metrics import smaller_metrics
 from recbole_diffgrm.config.valid_metric import ValidMetric, parse_valid_metric
@@ -25,7 +25,7 @@ class Config(RecBoleConfig):
         super().__init__(model=model_class, dataset=dataset)
 
     def _build_yaml_loader(self):
-        return layers.Loader
+        return yaml_text.Loader
 
     def _load_config_files(self, file_list):
         return {}

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from recbole_diffgrm.errors import UserError
 
+LARGEST_WEIGHT = 10**6
+
 _TERM = re.compile(r"\s*([+-]?)\s*(?:(\d+\.?\d*|\.\d+)\s*\*\s*)?([A-Za-z]\w*(?:@\d+)?)\s*")
 
 
@@ -31,6 +33,8 @@ def parse_valid_metric(text: str, available: list[str], smaller_is_better: Colle
             raise UserError(f"valid_metric: {name} is not among metrics x topk ({', '.join(available)})")
         if sign != "-" and name.lower().split("@")[0] in smaller_is_better:
             raise UserError(f"valid_metric: of {name} less is better, and the score is maximised: write -{name}")
+        if float(weight or 1) > LARGEST_WEIGHT:
+            raise UserError(f"valid_metric: a weight must be at most {LARGEST_WEIGHT}, not {weight[:30]}")
         terms.append((float(weight or 1) * (-1 if sign == "-" else 1), name.lower()))
         position = match.end()
     if not terms:

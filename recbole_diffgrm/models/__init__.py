@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from recbole_diffgrm.config import build, layers
 from recbole_diffgrm.config.layers import Layer, preset_names
-from recbole_diffgrm.config.options import Options
+from recbole_diffgrm.config.options import Options, is_text
 from recbole_diffgrm.errors import UserError, suggest
-from recbole_diffgrm.models.recbole_options import recbole_options
+from recbole_diffgrm.models.recbole_options import RecBoleOptions, recbole_options
 
 if TYPE_CHECKING:
     from recbole_diffgrm.data.frame import Dataset
@@ -26,6 +26,7 @@ __all__ = [
     "get_options",
     "model_names",
     "preset_names",
+    "text_keys",
 ]
 
 # name: module that has a class of this name
@@ -98,6 +99,13 @@ def find_readers(key: str) -> dict[str, type[Options]]:
         if readers:
             return {name: get_options(name) for name in readers}
     return {}
+
+
+@cache
+def text_keys() -> set[str]:
+    """Keys that hold a text. Of models whose Options are known without loading them."""
+    declared: list[type[Options]] = [RecBoleOptions, *map(get_options, OPTIONS)]
+    return {key for options in declared for key, field in options.model_fields.items() if is_text(field)}
 
 
 def _reads(name: str, key: str) -> bool:

@@ -7,9 +7,11 @@ from pydantic import ValidationInfo, model_validator
 from recbole_diffgrm.config.options import (
     GeneralOptions,
     HeadsDivideWidth,
-    PositiveFloat,
     PositiveInt,
     Probability,
+    SmallInt,
+    Temperature,
+    Width,
     option,
 )
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
@@ -22,9 +24,9 @@ class HSTUOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
         "An item is an embedding of its own, or the mean of the embeddings of its semantic ID's codes; in the history "
         "and as what is scored."
     )
-    hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads.")
-    n_layers: PositiveInt = option("Number of layers.")
-    n_heads: PositiveInt = option("Number of attention heads.")
+    hidden_size: Width = option("Width of the model, a multiple of n_heads.")
+    n_layers: SmallInt = option("Number of layers.")
+    n_heads: SmallInt = option("Number of attention heads.")
     embedding_dropout_prob: Probability = option("Dropout of the embedded items.")
     hidden_dropout_prob: Probability = option("Dropout in the layers.")
     time_bias: bool | Literal["auto"] = option(
@@ -32,7 +34,7 @@ class HSTUOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
         "sequence or the like; True refuses data without clocks.",
         expected="auto, True or False",
     )
-    temperature: PositiveFloat = option("Items are scored by their cosine with a state, divided by this.")
+    temperature: Temperature = option("Items are scored by their cosine with a state, divided by this.")
     num_negatives: PositiveInt | None = option(
         "The softmax of training is over the target and this many random items, drawn anew for each batch; ~ is over "
         "all items."

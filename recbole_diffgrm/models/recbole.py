@@ -4,9 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from recbole_diffgrm import recbole_compat
+from recbole_diffgrm.data.splits import Split
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models.base import LossOutput, ModelInterface, Stage
 from recbole_diffgrm.models.candidates import ItemScores
-from recbole_diffgrm.models.recbole_options import recbole_options
+from recbole_diffgrm.models.recbole_options import recbole_options, reranked
 
 # Models whose scores do not change when right padding is trimmed off (tested). All others are given histories padded to
 # MAX_ITEM_LIST_LENGTH.
@@ -21,6 +24,16 @@ class RecBoleModel(ModelInterface):
 
     calculate_loss: Callable[..., Any]  # RecBole's
     full_sort_predict: Callable[..., Any]
+
+    @classmethod
+    def prepare(cls, config, split: Split, semantic_ids: SemanticIds | None) -> dict[str, Any]:
+        if "reranker_CAN_NUM" in cls.Options.model_fields:
+            most = max(reranked(config["reranker_CAN_NUM"]))
+            if most >= split.dataset.item_num:
+                raise UserError(
+                    f"reranker_CAN_NUM: {most} items cannot be ranked again: the data have {split.dataset.item_num - 1}"
+                )
+        return {}
 
     def losses(self, batch) -> LossOutput:
         loss = self.calculate_loss(batch)

@@ -4,16 +4,16 @@ from typing import Literal
 
 from pydantic import ValidationInfo, model_validator
 
-from recbole_diffgrm.config.options import GeneralOptions, HeadsDivideWidth, PositiveInt, Probability, option
+from recbole_diffgrm.config.options import GeneralOptions, HeadsDivideWidth, Probability, SmallInt, Width, option
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
 
 class RecJPQOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
     """RecJPQ"""
 
-    hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads and of the digits of a SID.")
-    n_layers: PositiveInt = option("Number of layers.")
-    n_heads: PositiveInt = option("Number of attention heads.")
+    hidden_size: Width = option("Width of the model, a multiple of n_heads and of the digits of a SID.")
+    n_layers: SmallInt = option("Number of layers.")
+    n_heads: SmallInt = option("Number of attention heads.")
     dropout_prob: Probability = option("Dropout of the embedded items, attention weights and feed-forward layers.")
     loss_type: Literal["BCE", "CE"] = option(
         "BCE (published): binary cross-entropy of the target and one random item. CE: softmax over all items."

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from recbole_diffgrm.config.options import GeneralOptions, Options, PositiveInt, option
+from recbole_diffgrm.config.options import GeneralOptions, ListLength, Options, option
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
 from recbole_diffgrm.words import count
@@ -17,9 +17,9 @@ def _is_narrowing(widths: int | list[int]) -> int | list[int]:
     return widths
 
 
-BEAM = "a whole number of at least 1, or a list with one per step, none larger than the one before, such as [32, 16]"
+BEAM = "a whole number from 1 to 100000, or a list with one per step, none larger than the one before, such as [32, 16]"
 BeamSize = Annotated[
-    PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)],
+    ListLength | Annotated[list[ListLength], Field(min_length=1, max_length=100)],
     AfterValidator(_is_narrowing),
     Field(json_schema_extra={"expected": BEAM}),
 ]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from recbole_diffgrm.config.options import Options, PositiveInt, Probability, option
+from recbole_diffgrm.config.options import Options, Probability, SmallInt, Width, option
 
 if TYPE_CHECKING:
     from recbole_diffgrm.nn.t5 import T5Config
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 class T5Options(Options):
     """T5: TIGER and ActionPiece"""
 
-    hidden_size: PositiveInt = option("Width of the model, d_model of T5.")
-    inner_size: PositiveInt = option("Inner width of the feed-forward layers, d_ff of T5.")
-    n_heads: PositiveInt = option("Number of attention heads.")
-    head_size: PositiveInt = option("Width of a head, d_kv of T5.")
-    encoder_layers: PositiveInt = option("T5 layers over the tokens of the history.")
-    decoder_layers: PositiveInt = option("T5 layers over the tokens of the next item.")
+    hidden_size: Width = option("Width of the model, d_model of T5.")
+    inner_size: Width = option("Inner width of the feed-forward layers, d_ff of T5.")
+    n_heads: SmallInt = option("Number of attention heads.")
+    head_size: Width = option("Width of a head, d_kv of T5.")
+    encoder_layers: SmallInt = option("T5 layers over the tokens of the history.")
+    decoder_layers: SmallInt = option("T5 layers over the tokens of the next item.")
     dropout_prob: Probability = option("Dropout, in all of T5's places.")
 
 

@@ -8,7 +8,7 @@ from recbole_diffgrm.config.protocol import is_sampled
 from recbole_diffgrm.config.recbole_arguments import read_arguments, read_command_line
 from recbole_diffgrm.config.recbole_config import Config, RecBoleConfig
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.models import build_from_layers, get_options
+from recbole_diffgrm.models import build_from_layers, get_options, text_keys
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class StockConfig(Config):
     """Our layers and our checks. As everywhere in RecBole, options of the running program count too."""
 
     def __init__(self, model=None, dataset=None, config_file_list=None, config_dict=None):
-        arguments = read_arguments(model, dataset, config_file_list, config_dict, read_command_line())
+        arguments = read_arguments(model, dataset, config_file_list, config_dict, read_command_line(text_keys()))
         name = arguments.model if isinstance(arguments.model, str) else arguments.model.__name__
         stock: dict[str, Any] = {}
         for source, layer in arguments.user_layers:

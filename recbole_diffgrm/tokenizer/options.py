@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, GetJsonSchemaHandler, ValidationInfo, model_validator
 
-from recbole_diffgrm.config.options import Names, Options, PositiveInt, Text, option
+from recbole_diffgrm.config.options import Names, Options, PositiveInt, Text, Width, option
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS
 
@@ -71,11 +71,11 @@ class TokenizerOptions(Options):
     sid_codebook_size: Annotated[int, AfterValidator(_is_power_of_two)] = option(
         "Codes per digit, M in the paper.", ge=2, le=4096, expected="a power of two from 2 to 4096"
     )
-    sid_pca_dim: PositiveInt | None = option(
+    sid_pca_dim: Width | None = option(
         "Most dimensions that whitened PCA keeps before quantization; ~ quantizes the raw embeddings."
     )
     rq_vae_epochs: PositiveInt = option("Quantizer rq_vae: passes over the training items.")
-    rq_vae_latent_dim: PositiveInt = option("Quantizer rq_vae: dimensions of the latent space that codes divide.")
+    rq_vae_latent_dim: Width = option("Quantizer rq_vae: dimensions of the latent space that codes divide.")
     sid_collisions: Literal["keep", "reassign", "extra_digit", "random_digit"] = option(
         "Items with the same codes: keep lets them share a SID, as in the paper; reassign moves as few as possible to "
         "the nearest free SIDs; extra_digit numbers them in one more digit; random_digit tells them apart by one more "

@@ -89,7 +89,7 @@ MISTAKES = [
     (["--config_files=does_not_exist.yaml"], "does_not_exist.yaml does not exist"),
     (["--preset=cup"], "DiffGRM has cpu, item, item-small"),
     (["--model=SASRec", "--beam_size=10"], "SASRec does not read 'beam_size'"),
-    (["--model=TIGER", "--epochs=many"], "epochs must be a whole number of at least 0, not 'many'"),
+    (["--model=TIGER", "--epochs=many"], "epochs must be a whole number from 0 to 1000000000, not 'many'"),
     (["--noising=OCN"], "noising must be one of"),
     (["--noising=random", "--ocn_select=most"], "ocn_select: read only by noising ocn"),
     (["--sid_quantizer=opqq"], "sid_quantizer must be one of"),

@@ -2,13 +2,14 @@
 
 from datetime import date
 
+import numpy as np
 import pytest
 
 from recbole_diffgrm import UserError
 from recbole_diffgrm.config import layers
 from recbole_diffgrm.config.build import check_changes, metric_names
 from recbole_diffgrm.config.protocol import held_out_parts, to_seconds
-from recbole_diffgrm.models import build_config
+from recbole_diffgrm.models import build_config, check_config, get_options
 
 
 def test_each_layer_beats_the_one_below(properties, tmp_path):
@@ -136,6 +137,16 @@ def test_keys_of_the_tokenizer_are_for_models_with_semantic_ids():
         ({"amazon_url": "foo"}, "amazon_url"),
         ({1: 2}, "keys are names"),
         ({"metrics": ["GiniIndex"], "valid_metric": "GiniIndex@10"}, "write -GiniIndex@10"),
+        ({"metrics": ["ND\nCG"]}, "metrics: ND CG is not available"),
+        ({"epochs": 10**5000}, "epochs must be .*, not a number of thousands of digits"),
+        ({"require_pow": 1}, "require_pow must be True or False"),
+        ({"RATING_FIELD": 3}, "RATING_FIELD must be text"),
+        ({"load_col": {"inter": ["user_id", "user_id_list"]}}, "LIST_SUFFIX: user_id_list would be"),
+        ({"load_col": {"inter": ["item_length"]}}, "ITEM_LIST_LENGTH_FIELD: item_length would be"),
+        ({"load_col": {"inter": ["neg_item_id"]}}, "NEG_PREFIX: neg_item_id would be"),
+        ({"seq_len": {"class": 0}}, "seq_len must be"),
+        ({"val_interval": {"rating": [1, 2]}}, "val_interval must be"),
+        ({"val_interval": {"rating": "[1,2];"}}, "val_interval must be"),
     ],
 )
 def test_mistakes_are_named(overrides, words):
@@ -282,3 +293,14 @@ def test_sampled_validation_has_no_metrics_on_sids():
 
 def test_no_gpu_on_request():
     assert build_config("SASRec", "ml-100k", overrides={"use_gpu": False})["device"].type == "cpu"
+
+
+def test_intervals_of_values():
+    for text in ("[3,inf)", "(-inf, -1.5]", "[1,2];[4,5]", "[0,1e3)", "[0.5,1.]"):
+        assert build_config("SASRec", "ml-100k", overrides={"val_interval": {"rating": text}})["val_interval"]
+
+
+def test_a_finished_run_may_be_changed_by_numpy_values():
+    values = check_config("SASRec", "ml-100k")
+    changed = check_changes("SASRec", get_options("SASRec"), values, {"eval_batch_size": np.int64(7)})
+    assert changed["eval_batch_size"] == 7 and type(changed["eval_batch_size"]) is int

@@ -64,6 +64,27 @@ def test_generated_files_are_up_to_date():
     assert json.loads((ROOT / "properties" / "schema.json").read_text()) == reference.build_schema()
 
 
+def _numbers(schema, path=()):
+    """(where, schema) of every number that a schema allows."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("integer", "number") and not schema.keys() & {"enum", "const"}:
+            yield path, schema
+        for name, part in schema.items():
+            yield from _numbers(part, (*path, name))
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _numbers(part, path)
+
+
+def test_every_number_has_limits():
+    for key in reference.collect_keys():
+        for path, schema in _numbers(key.schema):
+            lowest = schema.get("minimum", schema.get("exclusiveMinimum"))
+            highest = schema.get("maximum", schema.get("exclusiveMaximum"))
+            assert lowest is not None and highest is not None, (key.name, path, schema)
+            assert -1000 <= lowest <= highest <= 2**32, (key.name, schema)
+
+
 class _Two(Options):
     number: PositiveFloat = option("A number.")
     count: PositiveInt | None = option("A count.", affects="nothing")
@@ -90,8 +111,8 @@ def test_options_are_strict(values, key):
 
 def test_expected_values_in_words():
     schemas = _Two.model_json_schema()["properties"]
-    assert expected_words(schemas["number"]) == "a number above 0"
-    assert expected_words(schemas["count"]) == "a whole number of at least 1, or ~"
+    assert expected_words(schemas["number"]) == "a number above 0 and at most 1000000000"
+    assert expected_words(schemas["count"]) == "a whole number from 1 to 1000000000, or ~"
     assert (_Two.keys(), _Two.keys("nothing"), _Two.keys("training")) == ({"number", "count"}, {"count"}, {"number"})
 
 

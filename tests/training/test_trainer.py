@@ -179,7 +179,7 @@ def test_a_compiler_that_fails_is_one_line(tmp_path, monkeypatch):
 def test_weights_that_are_not_finite_are_named(tmp_path):
     """The loss of the last step is still fine; what it does to the weights is not."""
     with pytest.raises(UserError, match="weights became NaN or infinite in epoch 1: lower learning_rate"):
-        toy_trainer(tmp_path, Toy(lambda weight: (weight * 1e30).sum()), learning_rate=1e30).fit(Batches(), None, 1)
+        toy_trainer(tmp_path, Toy(lambda weight: (weight * 1e38).sum()), learning_rate=1000).fit(Batches(), None, 1)
 
 
 def test_first_evaluation(tmp_path, monkeypatch):

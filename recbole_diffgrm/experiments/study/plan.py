@@ -28,13 +28,14 @@ from typing import Any
 
 import yaml
 
+from recbole_diffgrm.config.argument_values import parse_argument
 from recbole_diffgrm.config.build import metric_names
-from recbole_diffgrm.config.layers import is_text_key, preset_layers, read_yaml
+from recbole_diffgrm.config.layers import preset_layers, read_yaml
 from recbole_diffgrm.config.protocol import held_out_parts, is_sampled
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments.pipeline import retest_config
-from recbole_diffgrm.models import build_config, get_model
+from recbole_diffgrm.models import build_config, get_model, text_keys
 
 # The keys of each part, and their types.
 STUDY_KEYS = {
@@ -102,7 +103,7 @@ class PlannedRun:
         if self.presets:
             words.append(f"--preset={','.join(self.presets)}")
         if self.config_files:
-            words.append(f"--config_files={shlex.quote(' '.join(self.config_files))}")
+            words.append(f"--config_files={shlex.quote(' '.join(map(shlex.quote, self.config_files)))}")
         if self.seeds:
             settings.pop("seed", None)
             settings["seeds"] = ",".join(map(str, self.seeds))
@@ -220,6 +221,6 @@ def _fill_data_path(settings: Mapping[str, Any], data_path: str) -> dict[str, An
 
 def _to_option(key: str, value: Any) -> str:
     """As the command line reads it, quoted for the shell where needed."""
-    is_text = isinstance(value, str) and is_text_key(key)
+    is_text = isinstance(value, str) and parse_argument(key, value, text_keys()) == value
     text = value if is_text else yaml.safe_dump(value, default_flow_style=True, width=10**6)
     return f"--{key}={shlex.quote(text.removesuffix(chr(10)).removesuffix(chr(10) + '...'))}"

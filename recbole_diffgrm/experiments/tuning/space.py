@@ -21,8 +21,9 @@ from typing import Any
 
 from pydantic import ValidationError, create_model
 
+from recbole_diffgrm.config.argument_values import parse_value
 from recbole_diffgrm.config.build import known_keys
-from recbole_diffgrm.config.layers import merge, model_sections, parse_value, properties_dir, read_yaml
+from recbole_diffgrm.config.layers import merge, model_sections, properties_dir, read_yaml
 from recbole_diffgrm.config.options import DataOptions, EvaluationOptions, Options, expected_words
 from recbole_diffgrm.config.other_keys import WITHOUT_EFFECT, suggest_key
 from recbole_diffgrm.errors import UserError

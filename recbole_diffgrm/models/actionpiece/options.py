@@ -1,6 +1,6 @@
 """The keys that ActionPiece reads."""
 
-from recbole_diffgrm.config.options import PositiveInt, option
+from recbole_diffgrm.config.options import PositiveInt, SmallInt, option
 from recbole_diffgrm.models.search_options import SearchOptions
 from recbole_diffgrm.models.t5_options import T5Options
 
@@ -11,8 +11,8 @@ class ActionPieceOptions(SearchOptions, T5Options):
     vocabulary_size: PositiveInt = option(
         "Tokens: padding, the codes of all digits, then merged pairs up to this number. BOS and EOS come on top."
     )
-    num_segmentations: PositiveInt = option(
+    num_segmentations: SmallInt = option(
         "Random segmentations of a history in the test, whose rankings are combined; q in the paper.",
         affects="evaluation",
     )
-    valid_num_segmentations: PositiveInt = option("The same in validation.", affects="validation")
+    valid_num_segmentations: SmallInt = option("The same in validation.", affects="validation")

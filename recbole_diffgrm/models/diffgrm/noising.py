@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from recbole_diffgrm.config.options import Options, PositiveInt, option
+from recbole_diffgrm.config.options import Options, SmallInt, option
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.lazy import LazyModule
 
@@ -63,20 +63,20 @@ def register(name: str) -> Callable[[AnyNoising], AnyNoising]:
 
 
 def _is_ascending(value: list[int]) -> list[int]:
-    if not value or value[0] < 1 or value != sorted(set(value)):
+    if not value or value != sorted(set(value)):
         raise ValueError
     return value
 
 
 MaskSchedule = Annotated[
-    list[int],
+    list[SmallInt],
     AfterValidator(_is_ascending),
-    Field(json_schema_extra={"expected": "ascending whole numbers of at least 1, such as [1, 2, 4]"}),
+    Field(json_schema_extra={"expected": "ascending whole numbers from 1 on, such as [1, 2, 4]"}),
 ]
 
 
 class _CountedNoising(Noising):
-    n_views: PositiveInt | None = option("Views of each target; ~ as many as a semantic ID has digits.")
+    n_views: SmallInt | None = option("Views of each target; ~ as many as a semantic ID has digits.")
 
 
 class _NestedNoising(_CountedNoising):
@@ -172,7 +172,7 @@ class OnPolicyCoherentNoising(_NestedNoising):
 class CoherentNoising(_NestedNoising):
     """Nested views in a random order of digits: OCN without on-policy selection (ablation 2.2)."""
 
-    coherent_paths: PositiveInt = option("Noising coherent: nested sequences of n_views views for each target.")
+    coherent_paths: SmallInt = option("Noising coherent: nested sequences of n_views views for each target.")
 
     def num_views(self, num_digits: int) -> int:
         return self.coherent_paths * len(self.schedule(num_digits))

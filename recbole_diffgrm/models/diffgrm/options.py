@@ -6,10 +6,12 @@ from pydantic import AfterValidator, ValidationInfo, create_model, model_validat
 
 from recbole_diffgrm.config.options import (
     HeadsDivideWidth,
-    NonNegativeFloat,
     Options,
     PositiveInt,
     Probability,
+    SmallInt,
+    Weight,
+    Width,
     option,
 )
 from recbole_diffgrm.errors import UserError
@@ -20,11 +22,11 @@ from recbole_diffgrm.models.search_options import SearchOptions
 class NetworkOptions(HeadsDivideWidth):
     """DiffGRM: network"""
 
-    hidden_size: PositiveInt = option("Width of the model, a multiple of n_heads.")
-    inner_size: PositiveInt = option("Inner width of the feed-forward layers.")
-    n_heads: PositiveInt = option("Number of attention heads.")
-    encoder_layers: PositiveInt = option("Transformer layers over the items of the history.")
-    decoder_layers: PositiveInt = option("Transformer layers over the digits of the SID.")
+    hidden_size: Width = option("Width of the model, a multiple of n_heads.")
+    inner_size: Width = option("Inner width of the feed-forward layers.")
+    n_heads: SmallInt = option("Number of attention heads.")
+    encoder_layers: SmallInt = option("Transformer layers over the items of the history.")
+    decoder_layers: SmallInt = option("Transformer layers over the digits of the SID.")
     dropout_prob: Probability = option("Dropout of inputs, attention weights and the output of every sub-layer.")
     encoder_dropout_prob: Probability | None = option("The same in the encoder; ~ uses dropout_prob.")
     cross_attention_sink: bool = option(
@@ -42,7 +44,7 @@ class ItemHeadOptions(Options):
         "generated SID."
     )
     item_text: bool = option("item_head: the projected text vector of an item is part of its embedding.")
-    sid_score_weight: NonNegativeFloat = option(
+    sid_score_weight: Weight = option(
         "item_head: weight of the SID's log-probability; a SID that was not generated counts as the last one that was.",
         affects="evaluation",
     )
