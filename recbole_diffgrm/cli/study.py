@@ -65,7 +65,7 @@ def _run_study(path: Path, options: dict[str, Any]) -> int:
     report, render = options.pop("report", False), options.pop("render", False)
     results, readme = Path(_pop_text(options, "results") or "results"), _pop_text(options, "readme")
     if readme:
-        page.check_marks(read_text(Path(readme)), path.stem)
+        page.check_marks(read_text(Path(readme), if_missing="--readme names a file with a table to update"), path.stem)
     if "only" in options and (report or render):
         raise UserError("--only selects runs to run, and --report and --render run nothing")
     only = [name.strip() for name in _pop_text(options, "only").split(";") if name.strip()]

@@ -1,7 +1,7 @@
 """RecBole's Trainer for the project's models: our training loop, RecBole's evaluation and checkpoints."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from recbole_diffgrm.generation.item_ranking import top_items
 from recbole_diffgrm.models.base import users_per_batch
 from recbole_diffgrm.training import trainer as training
 from recbole_diffgrm.training.signals import StopSignal
-from recbole_diffgrm.training.tracking import TensorBoard, Tracking
+from recbole_diffgrm.training.tracking import Tracking
 
 
 class StockTrainer(RecBoleTrainer):
@@ -84,6 +84,22 @@ def break_ties(scores: Tensor, k: int) -> Tensor:
     return scores.scatter(1, items, best)
 
 
+class _StockTensorBoard:
+    """Numbers go to the writer that RecBole's trainer has opened, and will close."""
+
+    title = "TensorBoard"
+
+    def __init__(self, writer: Any):
+        self.writer = writer
+
+    def log(self, scalars: Mapping[str, float], epoch: int) -> None:
+        for name, value in scalars.items():
+            self.writer.add_scalar(name, value, epoch)
+
+    def close(self, finished: bool) -> None:
+        self.writer.flush()
+
+
 class _Loop(training.Trainer):
     """The training loop, whose only checkpoint is RecBole's: the best weights."""
 
@@ -95,7 +111,7 @@ class _Loop(training.Trainer):
         if epoch:
             progress.best_score, progress.best_epoch = float(outer.best_valid_score), epoch
         folder = Path(outer.checkpoint_dir)
-        tracker = Tracking([TensorBoard(outer.tensorboard)])
+        tracker = Tracking([_StockTensorBoard(outer.tensorboard)])
         super().__init__(outer.config, outer.model, folder, tracker, StopSignal(folder), progress)
         self.outer, self.saved, self.callback_fn = outer, saved, callback_fn
         self.optimizer = outer.optimizer

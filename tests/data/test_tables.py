@@ -7,7 +7,7 @@ import pytest
 from recbole_diffgrm import UserError
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.data.dataset import load_dataset
-from tests.conftest import write_dataset
+from tests.conftest import error_line, write_dataset
 from tests.data.helpers import make_config
 
 HEADER = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
@@ -152,6 +152,5 @@ def test_what_is_no_file(tmp_path, capsys, suffix, kind):
     {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "device": lambda: path.symlink_to("/dev/zero")}[kind]()
     arguments = ["--dataset=tiny", "--model=Pop", f"--data_path={data}", f"--config_files={data / 'tiny.yaml'}"]
     assert main([*arguments, f"--output_dir={tmp_path / 'runs'}"]) == 2
-    error = capsys.readouterr().err
     expected = "is a folder where a file is expected" if kind == "folder" else "is not a file but a pipe"
-    assert error.startswith(f"error: {path} {expected}") and error.count("\n") == 1
+    assert error_line(capsys.readouterr().err).startswith(f"error: {path} {expected}")

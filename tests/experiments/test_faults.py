@@ -17,9 +17,10 @@ from recbole_diffgrm import Recommender, UserError, compare, retest, run
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.experiments import run_directory
 from recbole_diffgrm.experiments.result import RunResult
+from recbole_diffgrm.screen import log_to_screen
 from recbole_diffgrm.tokenizer import text_encoder
 from recbole_diffgrm.training.tracking import TensorBoard, Tracking
-from tests.conftest import ROOT
+from tests.conftest import ROOT, error_line
 from tests.fault_harness import Disk
 
 # How many faults the test below tries; `all`: each at each event, which takes hours.
@@ -110,7 +111,7 @@ needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /
 @needs_dev_full
 def test_a_log_that_cannot_be_written_is_said_once(tmp_path, capsys):
     (tmp_path / "log.txt").symlink_to("/dev/full")
-    with pytest.raises(UserError, match="of the run"), run_directory.log_to(tmp_path, "INFO"):
+    with pytest.raises(UserError, match="of the run"), log_to_screen("INFO"), run_directory.log_to(tmp_path):
         for number in range(3):
             logging.getLogger("recbole_diffgrm").info(f"line {number}")
         raise UserError("of the run")
@@ -198,7 +199,7 @@ def test_data_that_may_not_be_read(options, monkeypatch, capsys):
 
     monkeypatch.setattr(Path, "open", deny)
     assert main(arguments_of(options, model="Pop")) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = error_line(capsys.readouterr().err)
     assert "tiny.inter" in line and "Permission denied" in line
 
 

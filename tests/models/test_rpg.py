@@ -164,7 +164,7 @@ def test_the_graph_is_saved_with_the_weights_and_used_by_retest_and_recommend(se
         ({"scoring": "graph", "graph_beams": 5}, ["graph_beams", "10"]),
         ({"sid_collision_order": "number"}, ["sid_collision_order", "graph"]),
         ({"hidden_size": 30, "n_heads": 4}, ["hidden_size", "n_heads"]),
-        ({"temperature": 0}, ["temperature", "above 0"]),
+        ({"temperature": 0}, ["temperature", "from 1e-06"]),
     ],
 )
 def test_wrong_settings(wrong, words):
