@@ -25,7 +25,7 @@ from recbole_diffgrm.words import count
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1  # raise when the same texts begin to give other vectors
+FORMAT_VERSION = 2  # raise when the same texts begin to give other vectors
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from recbole_diffgrm.words import count
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1  # raise when the same ingredients begin to give other SIDs
+FORMAT_VERSION = 2  # raise when the same ingredients begin to give other SIDs
 TOKENIZER_FILE = "tokenizer.npz"
 REPORT_FILE = "report.json"
 # What a tokenizer remembers of its configuration: all that is needed to treat new items like the old ones. What one

@@ -19,6 +19,7 @@ import torch
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import Damaged, file_sha256, reading, write_json, writing
 from recbole_diffgrm.progress import progress_bar
+from recbole_diffgrm.tokenizer.exact import to_grid
 from recbole_diffgrm.words import count
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ def _open(source: str, device: str, **options):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return SentenceTransformer(source, device=device, **options).eval()
+            return SentenceTransformer(source, device=device, **options).eval().double()
     except Exception as error:  # these libraries raise all kinds
         reason = " ".join(str(error).split())[:200]
         if "trust_remote_code" in str(error):
@@ -166,8 +167,8 @@ def _check_hub(name: str) -> None:
 
 
 def encode(model, texts: Sequence[str]) -> np.ndarray:
-    """[N, d] float32, of length 1. On the CPU every batch has one thread and batches are spread over the cores: the
-    same vectors for any number of threads, and faster than all threads on one batch."""
+    """[N, d] float32, of length 1. On the CPU every batch has one thread and batches are spread over the cores: faster
+    than all threads on one batch."""
     kind = torch.device(model.device).type
     batch_size = BATCH_SIZE.get(kind, BATCH_SIZE["cuda"])
     batches = [list(texts[start : start + batch_size]) for start in range(0, len(texts), batch_size)]
@@ -190,8 +191,9 @@ def encode(model, texts: Sequence[str]) -> np.ndarray:
 def _forward(model, features) -> np.ndarray:
     features = {name: value.to(model.device) if hasattr(value, "to") else value for name, value in features.items()}
     with torch.inference_mode():
-        vectors = model(features)["sentence_embedding"].float()
-        return torch.nn.functional.normalize(vectors, dim=1).cpu().numpy()
+        vectors = model(features)["sentence_embedding"].double()
+        # Calculated in float64 and then rounded, a vector does not depend on the processor, nor on its batch.
+        return to_grid(torch.nn.functional.normalize(vectors, dim=1).cpu().numpy()).astype(np.float32)
 
 
 def encode_to_file(folder: Path, model, texts: Sequence[str], show_progress: bool) -> None:

@@ -1,7 +1,7 @@
 """What quantizers with codebooks share: a sample to train on, whitening, and an error that is a distance to centroids.
 
-Codebooks are trained by faiss in one thread. Everything after that is float64, so that an item's codes do not depend on
-which other items are encoded with it.
+Points and centroids are rounded, so that distances are exact (tokenizer/exact.py): an item's codes depend neither on
+the processor nor on which other items are encoded with it.
 """
 
 from abc import abstractmethod
@@ -15,8 +15,8 @@ from recbole_diffgrm.tokenizer.quantizers.base import Quantizer, check_enough_ve
 from recbole_diffgrm.tokenizer.quantizers.distances import squared_norms
 from recbole_diffgrm.tokenizer.whitening import Whitening
 
+NO_STEP = 2.0**-60  # of tokenizers saved before points were rounded: too small to change any
 MAX_TRAINING_VECTORS = 65_536  # more than this, and than 64 per centroid, are sampled down
-KMEANS_ITERATIONS = 25
 
 
 class CodebookQuantizer(Quantizer):
@@ -47,14 +47,15 @@ class CodebookQuantizer(Quantizer):
         cls.check(len({vector.tobytes() for vector in vectors}), codebook_size)
         whitening = Whitening.fit(vectors, pca_dim, multiple_of=num_digits)
         points = map_rows(whitening.apply, vectors)
-        return cls(whitening, **cls._train(points, num_digits, codebook_size, seed, **further))
+        trained = cls._train(points, num_digits, codebook_size, whitening.step, seed, **further)
+        return cls(whitening, **{name: array.astype(np.float32) for name, array in trained.items()})
 
     @classmethod
     @abstractmethod
     def _train(
-        cls, points: np.ndarray, num_digits: int, codebook_size: int, seed: int, *_: Any, **further: Any
+        cls, points: np.ndarray, num_digits: int, codebook_size: int, step: float, seed: int, *_: Any, **further: Any
     ) -> dict[str, np.ndarray]:
-        """Whitened points [N, p] float32 -> `codebooks`, and other arrays that the class is made of."""
+        """Whitened points [N, p], multiples of `step` -> `codebooks`, and other arrays that the class is made of."""
 
     @abstractmethod
     def decode(self, codes: np.ndarray) -> np.ndarray:
@@ -68,12 +69,14 @@ class CodebookQuantizer(Quantizer):
         return squared_norms(points - self.decode(codes))
 
     def state(self) -> dict[str, np.ndarray]:
-        return {"mean": self.whitening.mean, "projection": self.whitening.projection, "codebooks": self.codebooks}
+        whitening = {name: np.asarray(value) for name, value in vars(self.whitening).items()}
+        return whitening | {"codebooks": self.codebooks}
 
     @classmethod
     def from_state(cls, state: Mapping[str, np.ndarray]) -> "CodebookQuantizer":
         arrays = dict(state)
-        return cls(Whitening(arrays.pop("mean"), arrays.pop("projection")), **arrays)
+        step = float(arrays.pop("step", NO_STEP))
+        return cls(Whitening(arrays.pop("mean"), arrays.pop("projection"), step), **arrays)
 
     @property
     def cells_per_input(self) -> int:
@@ -81,6 +84,5 @@ class CodebookQuantizer(Quantizer):
 
 
 def map_rows(function: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """function(rows), block by block, as float32 for faiss."""
-    parts = map_blocks(lambda start, stop: function(rows[start:stop]).astype(np.float32), len(rows), BLOCK_ROWS)
-    return np.concatenate(parts)
+    """function(rows), block by block."""
+    return np.concatenate(map_blocks(lambda start, stop: function(rows[start:stop]), len(rows), BLOCK_ROWS))

@@ -15,9 +15,13 @@ def squared_distances(points: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 
 
 def smallest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Columns and values [B, count] of the smallest of each row, in order."""
+    """Columns and values [B, count] of the smallest of each row, in order; the first columns of equal values."""
     if count < values.shape[1]:
         column = np.argpartition(values, count - 1, axis=1)[:, :count]
+        last = np.take_along_axis(values, column, axis=1).max(axis=1, keepdims=True)
+        tied = np.flatnonzero((values <= last).sum(axis=1) > count)  # processors differ in which of them they take
+        column[tied] = np.argsort(values[tied], axis=1, kind="stable")[:, :count]
+        column.sort(axis=1)
     else:
         column = np.broadcast_to(np.arange(values.shape[1]), values.shape)
     chosen = np.take_along_axis(values, column, axis=1)

@@ -3,20 +3,21 @@
 opq is Parallel Semantic Encoding (PSE), Sec. 3.2 of the paper: digits that do not depend on each other.
 """
 
-import faiss
+from functools import partial
+
 import numpy as np
 
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.tokenizer.parallel import one_thread
+from recbole_diffgrm.tokenizer.exact import nearest_orthogonal, to_grid
+from recbole_diffgrm.tokenizer.parallel import BLOCK_ROWS, map_blocks
 from recbole_diffgrm.tokenizer.quantizers.base import Nearest
-from recbole_diffgrm.tokenizer.quantizers.codebook import (
-    KMEANS_ITERATIONS,
-    MAX_TRAINING_VECTORS,
-    CodebookQuantizer,
-    map_rows,
-)
+from recbole_diffgrm.tokenizer.quantizers.codebook import CodebookQuantizer, map_rows
 from recbole_diffgrm.tokenizer.quantizers.distances import cheapest_sums, squared_distances
+from recbole_diffgrm.tokenizer.quantizers.kmeans import improve, kmeans, move
 from recbole_diffgrm.tokenizer.whitening import Whitening
+
+ROTATIONS = 50  # of opq, one after the other
+PULL = 2.0**-8  # towards the last rotation, next to the largest one away from it: decides what the points leave open
 
 
 class ProductQuantizer(CodebookQuantizer):
@@ -26,11 +27,11 @@ class ProductQuantizer(CodebookQuantizer):
     summary = "product quantization, a digit for each slice of the vector"
 
     @classmethod
-    def _train(cls, points: np.ndarray, num_digits: int, codebook_size: int, seed: int) -> dict[str, np.ndarray]:
-        quantizer = _faiss_quantizer(points.shape[1], num_digits, codebook_size, seed)
-        with one_thread():
-            quantizer.train(points)
-        return {"codebooks": faiss.vector_to_array(quantizer.centroids).reshape(num_digits, codebook_size, -1)}
+    def _train(
+        cls, points: np.ndarray, num_digits: int, codebook_size: int, step: float, seed: int
+    ) -> dict[str, np.ndarray]:
+        slices = _cut(points, num_digits)
+        return {"codebooks": np.stack([kmeans(part, codebook_size, step, seed) for part in slices])}
 
     def assign(self, points: np.ndarray) -> np.ndarray:
         """The nearest centroid of each slice."""
@@ -61,42 +62,47 @@ class OptimizedProductQuantizer(ProductQuantizer):
         self.rotation = rotation  # [p, p] float32
 
     @classmethod
-    def _train(cls, points: np.ndarray, num_digits: int, codebook_size: int, seed: int) -> dict[str, np.ndarray]:
-        dim = points.shape[1]
-        if len(points) < dim:  # faiss would write beyond its memory
-            raise UserError(
-                f"sid_pca_dim: opq cannot learn a rotation of {dim} dimensions from {len(points)} training items; set "
-                f"it to at most {len(points)}, or use sid_quantizer: pq"
-            )
-        quantizer = _faiss_quantizer(dim, num_digits, codebook_size, seed)
-        transform = faiss.OPQMatrix(dim, num_digits)
-        transform.pq = quantizer  # faiss keeps a bare pointer: `quantizer` has to stay alive until it is trained
-        with one_thread():
-            transform.train(points)
-        rotation = faiss.vector_to_array(transform.A).reshape(dim, dim).T.copy()
-        rotated = map_rows(lambda part: _rotate(part, rotation), points)
-        return super()._train(rotated, num_digits, codebook_size, seed) | {"rotation": rotation}
+    def _train(
+        cls, points: np.ndarray, num_digits: int, codebook_size: int, step: float, seed: int
+    ) -> dict[str, np.ndarray]:
+        """Codebooks for the rotation and the rotation for the codebooks, in turns (Ge et al., CVPR 2013)."""
+        rotation = np.eye(points.shape[1])
+        slices = _cut(points, num_digits)
+        codebooks = [kmeans(part, codebook_size, step, seed) for part in slices]
+        for _ in range(ROTATIONS):
+            moved = [move(part, codebook, step) for part, codebook in zip(slices, codebooks)]
+            codebooks = [codebook for _, codebook in moved]
+            decoded = np.concatenate([codebook[code] for code, codebook in moved], axis=1)
+            rotation = _best_rotation(points, decoded, rotation)
+            slices = _cut(map_rows(partial(_rotate, rotation=rotation, step=step), points), num_digits)
+        codebooks = [improve(part, codebook, step) for part, codebook in zip(slices, codebooks)]
+        return {"codebooks": np.stack(codebooks), "rotation": rotation}
 
     def transform(self, inputs: np.ndarray) -> np.ndarray:
-        return _rotate(super().transform(inputs), self.rotation)
+        return _rotate(super().transform(inputs), self.rotation, self.whitening.step)
 
     def state(self) -> dict[str, np.ndarray]:
         return super().state() | {"rotation": self.rotation}
 
 
-def _rotate(points: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    return points @ rotation.astype(np.float64)
-
-
-def _faiss_quantizer(dim: int, num_digits: int, codebook_size: int, seed: int) -> faiss.ProductQuantizer:
+def _cut(points: np.ndarray, num_digits: int) -> list[np.ndarray]:
+    """[N, p] -> n times [N, p / n]"""
+    dim = points.shape[1]
     if dim % num_digits:
         raise UserError(
             f"sid_pca_dim: embeddings of {dim} dimensions cannot be cut into {num_digits} equal slices; "
             "set it to a number"
         )
-    quantizer = faiss.ProductQuantizer(dim, num_digits, codebook_size.bit_length() - 1)
-    quantizer.cp.seed = seed
-    quantizer.cp.niter = KMEANS_ITERATIONS
-    quantizer.cp.min_points_per_centroid = 1  # fewer are allowed; faiss would only warn
-    quantizer.cp.max_points_per_centroid = MAX_TRAINING_VECTORS  # sampled already
-    return quantizer
+    return [np.ascontiguousarray(part) for part in np.split(points, num_digits, axis=1)]
+
+
+def _rotate(points: np.ndarray, rotation: np.ndarray, step: float) -> np.ndarray:
+    return to_grid(points @ rotation.astype(np.float64), step)
+
+
+def _best_rotation(points: np.ndarray, decoded: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """The one that brings points nearest to what their codes stand for (orthogonal Procrustes)."""
+    parts = map_blocks(lambda start, stop: points[start:stop].T @ decoded[start:stop], len(points), BLOCK_ROWS)
+    product = np.asarray(sum(parts))
+    size = np.abs(product).sum(axis=0).max() or 1.0
+    return nearest_orthogonal(product + PULL * size * last)

@@ -1,12 +1,11 @@
 """Residual quantization: each digit encodes what the digits before it left over. Shared by rq_kmeans and rq_vae."""
 
-import faiss
 import numpy as np
 
-from recbole_diffgrm.tokenizer.parallel import one_thread
 from recbole_diffgrm.tokenizer.quantizers.base import Nearest
-from recbole_diffgrm.tokenizer.quantizers.codebook import KMEANS_ITERATIONS, MAX_TRAINING_VECTORS, CodebookQuantizer
+from recbole_diffgrm.tokenizer.quantizers.codebook import CodebookQuantizer
 from recbole_diffgrm.tokenizer.quantizers.distances import smallest, squared_distances
+from recbole_diffgrm.tokenizer.quantizers.kmeans import kmeans, nearest_centroid
 from recbole_diffgrm.tokenizer.whitening import Whitening
 
 
@@ -44,22 +43,11 @@ class ResidualQuantizer(CodebookQuantizer):
         return np.sum([codebook[codes[:, k]] for k, codebook in enumerate(self.codebooks.astype(np.float64))], axis=0)
 
 
-def residual_kmeans(points: np.ndarray, num_digits: int, codebook_size: int, seed: int) -> np.ndarray:
-    """Points [N, w] float32 -> codebooks [n, M, w]: k-means of the points, then of what it left over, and so on."""
+def residual_kmeans(points: np.ndarray, num_digits: int, codebook_size: int, step: float, seed: int) -> np.ndarray:
+    """Points [N, w] -> codebooks [n, M, w]: k-means of the points, then of what it left over, and so on."""
     residual, codebooks = points, []
     for _ in range(num_digits):
-        kmeans = faiss.Kmeans(
-            points.shape[1],
-            codebook_size,
-            niter=KMEANS_ITERATIONS,
-            seed=seed,
-            min_points_per_centroid=1,
-            max_points_per_centroid=MAX_TRAINING_VECTORS,
-        )
-        with one_thread():
-            kmeans.train(residual)
-            _, nearest = kmeans.index.search(residual, 1)
-        centroids = np.asarray(kmeans.centroids)
+        centroids = kmeans(residual, codebook_size, step, seed)
         codebooks.append(centroids)
-        residual = residual - centroids[nearest[:, 0]]
+        residual = residual - centroids[nearest_centroid(residual, centroids)]
     return np.stack(codebooks)

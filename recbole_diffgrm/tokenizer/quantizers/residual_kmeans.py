@@ -12,5 +12,7 @@ class ResidualKMeans(ResidualQuantizer):
     summary = "residual k-means, a digit for what the digits before it left over"
 
     @classmethod
-    def _train(cls, points: np.ndarray, num_digits: int, codebook_size: int, seed: int) -> dict[str, np.ndarray]:
-        return {"codebooks": residual_kmeans(points, num_digits, codebook_size, seed)}
+    def _train(
+        cls, points: np.ndarray, num_digits: int, codebook_size: int, step: float, seed: int
+    ) -> dict[str, np.ndarray]:
+        return {"codebooks": residual_kmeans(points, num_digits, codebook_size, step, seed)}

@@ -2,7 +2,8 @@
 
 Loss: ||x - x'||^2 + 0.25 sum_l ||r_l - sg(e_l)||^2. Codebooks follow their residuals by moving averages instead of a
 loss term. All randomness comes from one generator, training runs in one thread, and everything that changes is in the
-checkpoint: neither the number of threads nor a kill changes the codes.
+checkpoint: neither the number of threads nor a kill changes the codes. Another processor does: float32 gradients differ
+in their last bits, and a thousand steps multiply the difference.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from recbole_diffgrm.files import Damaged, make_folder
 from recbole_diffgrm.lazy import LazyModule
 from recbole_diffgrm.progress import progress_bar
+from recbole_diffgrm.tokenizer.exact import STEP, power_of_two, to_grid
 from recbole_diffgrm.tokenizer.parallel import one_thread
 from recbole_diffgrm.tokenizer.quantizers.residual import ResidualQuantizer, residual_kmeans
 from recbole_diffgrm.tokenizer.whitening import Whitening
@@ -69,6 +71,7 @@ class ResidualVAE(ResidualQuantizer):
         points: np.ndarray,
         num_digits: int,
         codebook_size: int,
+        step: float,
         seed: int,
         *,
         rq_vae_epochs: int,
@@ -77,6 +80,7 @@ class ResidualVAE(ResidualQuantizer):
         show_progress: bool = False,
     ) -> dict[str, np.ndarray]:
         with one_thread():
+            points = points.astype(np.float32)
             training = _Training(points, num_digits, codebook_size, seed, rq_vae_epochs, rq_vae_latent_dim)
             training.run(work_dir / CHECKPOINT_FILE if work_dir else None, show_progress)
         arrays = {"codebooks": training.codebooks.numpy()}
@@ -124,8 +128,10 @@ class _Training:
         self.optimizer = torch.optim.Adam([part for layer in self.encoder + self.decoder for part in layer])
         with torch.no_grad():
             latent = _forward(self.encoder, self.points).numpy()
+        step = STEP * float(power_of_two(np.abs(latent).max()))
+        codebooks = residual_kmeans(to_grid(latent, step), num_digits, codebook_size, step, seed)
         # [n, M, w]; not parameters: moving averages of the residuals that have each code, `total` / `count`
-        self.codebooks = torch.from_numpy(residual_kmeans(latent, num_digits, codebook_size, seed))
+        self.codebooks = torch.from_numpy(codebooks.astype(np.float32))
         self.count = torch.ones(num_digits, codebook_size)
         self.total = self.codebooks.clone()
         # of everything that decides the outcome

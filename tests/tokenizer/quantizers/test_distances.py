@@ -31,6 +31,12 @@ def test_smallest():
         assert (value == np.sort(values, axis=1)[:, :count]).all()
 
 
+def test_smallest_of_equal_values_are_the_first():
+    values = np.random.default_rng(0).integers(0, 4, (50, 40)).astype(float)
+    column, _ = smallest(values, 7)
+    assert (column == np.argsort(values, axis=1, kind="stable")[:, :7]).all()
+
+
 def test_squared_distances():
     random = np.random.default_rng(0)
     points, centroids = random.standard_normal((5, 3)), random.standard_normal((4, 3))

@@ -1,5 +1,6 @@
 """Product quantization against slow, independent references."""
 
+import faiss
 import numpy as np
 import pytest
 
@@ -51,28 +52,31 @@ def test_raw_vectors():
             kind.fit(vectors, 5, 8, pca_dim=None, seed=0)
 
 
+def test_opq_of_fewer_items_than_dimensions():
+    """They leave the rotation open in some dimensions; it stays orthogonal, and codes are those of the nearest."""
+    vectors = np.random.default_rng(0).normal(size=(15, 24)).astype(np.float32)
+    quantizer = OptimizedProductQuantizer.fit(vectors, 4, 8, None, 2020)
+    assert np.allclose(quantizer.rotation @ quantizer.rotation.T, np.eye(24), atol=1e-5)
+
+
 @pytest.mark.slow
 def test_opq_on_few_items_does_not_kill_the_process():
-    """faiss did, with SIGSEGV, SIGABRT or SIGBUS, so in a process of its own."""
+    """faiss's own did, with SIGSEGV, SIGABRT or SIGBUS, so in a process of its own."""
     code = (
         "import numpy as np\n"
         "from recbole_diffgrm.tokenizer.quantizers.product import OptimizedProductQuantizer\n"
         "vectors = np.random.default_rng(0).normal(size=(383, 384)).astype(np.float32)\n"
         "OptimizedProductQuantizer.fit(vectors, 4, 8, None, 2020)\n"
     )
-    done = run_python("-c", code)
-    assert done.returncode == 1, done.returncode  # negative: killed by a signal
-    assert (
-        "UserError: sid_pca_dim: opq cannot learn a rotation of 384 dimensions from 383 training items" in done.stderr
-    )
+    assert run_python("-c", code).returncode == 0
 
 
-@pytest.mark.parametrize(("num_items", "fits"), [(23, False), (24, True)])
-def test_opq_needs_as_many_items_as_dimensions(num_items, fits):
-    """faiss crashes the process, or corrupts its memory, below that."""
-    vectors = np.random.default_rng(0).normal(size=(num_items, 24)).astype(np.float32)
-    if fits:
-        OptimizedProductQuantizer.fit(vectors, 4, 8, None, 2020)
-        return
-    with pytest.raises(UserError, match=r"sid_pca_dim: .* 24 dimensions from 23 training items"):
-        OptimizedProductQuantizer.fit(vectors, 4, 8, None, 2020)
+def test_error_is_at_most_that_of_faiss():
+    vectors = correlated(3000, 32)
+    quantizer = OptimizedProductQuantizer.fit(vectors, 4, 32, pca_dim=32, seed=0)
+    points = quantizer.whitening.apply(vectors).astype(np.float32)
+    error = quantizer.errors(quantizer.transform(vectors), quantizer.encode(vectors)).mean()
+    index = faiss.index_factory(32, "OPQ4_32,PQ4x5")
+    index.train(points)
+    theirs = index.sa_decode(index.sa_encode(points))
+    assert error < 1.01 * ((points - theirs) ** 2).sum(axis=1).mean()
