@@ -153,6 +153,8 @@ def _compare(
 
     comparison = compare(models, dataset, config_files, seeds=seeds, **options)
     print(f"\n{comparison}")
+    if comparison.warning:
+        print(f"warning: {comparison.warning}", file=sys.stderr)
     failed = [(row.name, error) for row in comparison.rows for error in row.errors]
     for name, error in failed:
         print(f"error: {name}: {error}", file=sys.stderr)

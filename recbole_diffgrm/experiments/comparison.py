@@ -9,7 +9,7 @@ comparison.json, beside comparison.md, .csv and .png:
                  "p_values": {"item_all": 0.01, "item_unseen": 0.2},   against the best model; none for the best itself
                  "mean": {"all": {"ndcg@10": 0.1, "sid_ndcg@10": 0.2, ...}, "unseen": {...}},   over seeds
                  "groups": {"all": {"history_length": [{"group": "1-5", "targets": 9, "ndcg@10": 0.1, ...}, ...], ...}},
-                 "runs": [{"seed": 1, "run_dir": "runs/...", "test": {"all": {...}, "unseen": {...}}}, ...],
+                 "runs": [{"seed": 1, "run_dir": "runs/...", "sid_digest": "", "test": {"all": {...}, ...}}, ...],
                  "errors": []}, ...]}
 
 Keys such as `item_all`, level and ranking, are the names in ranks.npz (evaluation/ranks.py). With `repeatable: False`
@@ -86,6 +86,10 @@ class Comparison:
     def _repr_markdown_(self) -> str:
         """In notebooks."""
         return _to_markdown(self)
+
+    @property
+    def warning(self) -> str:
+        return results_table.warn_of_other_sids(self.rows)
 
     def tables(self, style: str = "github") -> dict[str, str]:
         """{heading: table}: the item level in each ranking, and the SID level of the models with semantic IDs.
@@ -291,6 +295,7 @@ def _to_markdown(comparison: Comparison) -> str:
     seeds = sorted({run.seed for row in comparison.rows for run in row.runs})
     test = "p: paired t-test of the users' NDCG@10 (mean over seeds) against the best model."
     parts.append(f"Seeds: {', '.join(map(str, seeds))}. {test}")
+    parts += [comparison.warning] if comparison.warning else []
     parts += [f"Failed: {row.name}: {error}" for row in comparison.rows for error in row.errors]
     return "\n\n".join(parts) + "\n"
 
@@ -307,7 +312,10 @@ def _to_json(comparison: Comparison) -> dict[str, Any]:
                 "p_values": comparison.p_values[row.name],
                 "mean": {ranking: row.means(ranking) for ranking in comparison.rankings},
                 "groups": {ranking: row.group_means(ranking) for ranking in comparison.rankings},
-                "runs": [{"seed": run.seed, "run_dir": str(run.run_dir), "test": run.test} for run in row.runs],
+                "runs": [
+                    {"seed": run.seed, "run_dir": str(run.run_dir), "sid_digest": run.sid_digest, "test": run.test}
+                    for run in row.runs
+                ],
                 "errors": [f"{type(error).__name__}: {error}" for error in row.errors],
             }
             for row in comparison.rows

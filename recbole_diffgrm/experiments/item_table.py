@@ -14,6 +14,7 @@ from recbole_diffgrm.data.atomic import read_header, read_item_texts, read_rows,
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments.result import RunResult
+from recbole_diffgrm.tokenizer.tokenizer import digest_sids
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,15 @@ def load(run: RunResult) -> Items:
         raise UserError(f"{path} must have the item ids and title in its first columns, not {', '.join(header)}")
     rows = list(read_rows(path))
     return Items(["[PAD]", *(row[0] for row in rows)], ["", *(row[1] for row in rows)])
+
+
+def read_sid_digest(run_dir: Path) -> str:
+    """Of the semantic IDs that a run began with; empty where it has none, or was stopped before they were saved."""
+    path = run_dir / ITEMS_FILE
+    if not path.exists() or "sid" not in read_header(path):
+        return ""
+    column = list(read_header(path)).index("sid")
+    return digest_sids({row[0]: row[column] for row in read_rows(path)})
 
 
 def _titles(path: Path, id_field: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ from recbole_diffgrm.evaluation.groups import Groups, group_metrics
 from recbole_diffgrm.evaluation.ranks import save_ranks
 from recbole_diffgrm.experiments import environment, item_table, run_directory
 from recbole_diffgrm.experiments.changes import check_retest
-from recbole_diffgrm.experiments.item_data import attach_item_data
+from recbole_diffgrm.experiments.item_data import attach_item_data, current_sid_digest
 from recbole_diffgrm.experiments.result import RunResult, hash_files
 from recbole_diffgrm.experiments.run_directory import RunDirectory
 from recbole_diffgrm.files import atomic_write, first_line
@@ -95,8 +95,10 @@ def run_config(
     finished, unfinished = _earlier_runs(config, config_hash, resume, reuse)
     if finished:
         _announce(finished)
+        if config.model_class.needs_sids(config) and not finished.sid_digest:
+            print("  it is of a version that may have made other semantic IDs. --rerun trains it again")
         return finished
-    with _open_run(config, config_hash, unfinished, only_tests=weights is not None) as opened:
+    with _open_run(config, config_hash, unfinished, weights) as opened:
         if resume and not unfinished:
             logger.info("no unfinished run of this configuration: started a new one")
         return _train_and_test(config, config_hash, opened, weights)
@@ -113,7 +115,7 @@ def train_config(config: Config, give_up: GiveUp) -> tuple[Path, Progress]:
     finished, unfinished = _earlier_runs(config, config_hash, resume=True, reuse=True)
     if finished:
         return finished.run_dir, _progress_of(finished)
-    with _open_run(config, config_hash, unfinished) as (split, valid, _, run_dir, tracker, stop):
+    with _open_run(config, config_hash, unfinished) as (split, valid, _, run_dir, tracker, stop, _):
         _prepare_process(config)
         _, progress = train_stages(config, split.train, valid, run_dir, tracker, stop, give_up)
         return run_dir, progress
@@ -126,11 +128,12 @@ class OpenRun(NamedTuple):
     run_dir: Path
     tracker: Tracking
     stop: StopSignal
+    sid_digest: str
 
 
 @contextmanager
 def _open_run(
-    config: Config, config_hash: str, unfinished: RunDirectory | None, only_tests: bool = False
+    config: Config, config_hash: str, unfinished: RunDirectory | None, weights: RunResult | None = None
 ) -> Iterator[OpenRun]:
     """The data, and the directory of an unfinished run (acquired) or of a new one, with its log. Where nothing is
     trained, an error leaves no directory behind."""
@@ -141,22 +144,27 @@ def _open_run(
         # Before there is a run directory: data that cannot be used leave none.
         split = make_split(config, load_dataset(config))
         valid, test = _valid_loader(config, split), _eval_loader(config, split, split.test, "test")
-        attach_item_data(config, split)
+        sid_digest = attach_item_data(config, split)
+        if unfinished:
+            run_directory.check_sids(unfinished.path, item_table.read_sid_digest(unfinished.path), sid_digest)
+        if weights:
+            run_directory.check_sids(weights.run_dir, weights.sid_digest, sid_digest)
         if not unfinished:
             directory = run_directory.create(config, config_hash)
             stack.callback(directory.release)
-            if only_tests:
+            if weights:
                 stack.push(_discard(directory.path))
         run_dir = (unfinished or directory).path
         run_directory.write_settings(config, run_dir)
         stack.enter_context(run_directory.log_to(run_dir))
+        item_table.save(config, split.dataset, run_dir)
         tracker = stack.enter_context(start_tracking(config, run_dir))  # closed when the result is saved
         stop = stack.enter_context(StopSignal(run_dir))
         logger.info(f"{config.model} on {config.dataset}, seed {config['seed']}: {run_dir}")
         for part, loader in {"valid": valid, "test": test}.items():
             if loader and loader.negatives is not None:
                 logger.warning(f"{part}, mode {eval_mode(config, part)}: {SAMPLED_METRICS}")
-        yield OpenRun(split, valid, test, run_dir, tracker, stop)
+        yield OpenRun(split, valid, test, run_dir, tracker, stop, sid_digest)
 
 
 def _discard(folder: Path) -> Callable[..., None]:
@@ -170,10 +178,9 @@ def _discard(folder: Path) -> Callable[..., None]:
 
 
 def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: RunResult | None) -> RunResult:
-    split, valid, test, run_dir, tracker, stop = opened
+    split, valid, test, run_dir, tracker, stop, sid_digest = opened
     described = environment.describe()  # now: the checkout may change while the run goes on
     statistics = _describe_data(split, valid, test)
-    item_table.save(config, split.dataset, run_dir)
     _prepare_process(config)
     model, progress = _train(config, split, valid, run_dir, tracker, stop, weights)
     _load_weights(config, model, run_dir)
@@ -196,6 +203,7 @@ def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: 
         test={ranking: evaluation.metrics for ranking, evaluation in tested.items()},
         groups={ranking: _group(config, split, evaluation) for ranking, evaluation in tested.items()},
         weights_of=weights.config_hash if weights else "",
+        sid_digest=sid_digest,
         sid_shares=asked.sid_shares if asked else _validation_shares(progress),
         best_epoch=progress.best_epoch,
         epochs=progress.epoch,
@@ -337,10 +345,25 @@ def _prepare_process(config) -> None:
 def _earlier_runs(config, config_hash: str, resume: bool, reuse: bool) -> tuple[RunResult | None, RunDirectory | None]:
     """A finished run to return, or an unfinished one to go on with (opened), or neither."""
     finished = run_directory.latest_finished(config, config_hash) if reuse or resume else None
+    if finished and not _has_same_sids(config, finished):
+        finished = None
     if finished and config["save_topk"] > finished.config["save_topk"]:
         finished = None  # it lacks the lists that are asked for
     unfinished = run_directory.latest_unfinished(config, config_hash) if resume and not (reuse and finished) else None
     return (finished if unfinished is None else None), unfinished
+
+
+def _has_same_sids(config, finished: RunResult) -> bool:
+    """The hash is of what semantic IDs are made from; another version of the program may make others."""
+    if not finished.sid_digest:  # no semantic IDs, or of an earlier version
+        return True
+    digest = current_sid_digest(config)
+    if digest != finished.sid_digest:
+        print(
+            f"{finished.run_dir} is not used again: its semantic IDs (digest {finished.sid_digest}) are not those that "
+            f"are made now ({digest})"
+        )
+    return digest == finished.sid_digest
 
 
 def _announce(finished: RunResult) -> None:

@@ -35,6 +35,7 @@ class RunResult:
     config: dict[str, Any]
     environment: dict[str, Any]  # versions, commit, hardware
     weights_of: str = ""  # config hash of the run that trained the weights, where this one did not
+    sid_digest: str = ""  # of the items and their semantic IDs; empty for models without them
     sid_shares: dict[str, float] = field(default_factory=dict)  # evaluation.sid_metrics.SID_SHARES
     groups: dict[str, Groups] = field(default_factory=dict)  # {ranking: test metrics by groups of targets}
     sha256: dict[str, str] = field(default_factory=dict)  # of the files beside it; empty in earlier versions

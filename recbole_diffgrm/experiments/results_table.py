@@ -5,6 +5,7 @@ Level and ranking (evaluation/ranks.py) are arguments everywhere. Where one key 
 name of the pair in ranks.npz: `item_all`, `item_unseen`, `sid_all` or `sid_unseen`.
 """
 
+import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +21,11 @@ from recbole_diffgrm.evaluation.ranks import LEVELS, RANKS_FILE, describe_rankin
 from recbole_diffgrm.evaluation.significance import TESTED_METRIC, Floats, ndcg_at, paired_p_value
 from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.files import atomic_write, reading
+from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
 NO_VALUE = "-"
 NO_TERMINAL = (120, 24)  # columns and lines, of output that goes to a file
+SID_KEYS = TokenizerOptions.keys() - {"sid_collision_order", "cache_dir"}  # settings that semantic IDs depend on
 
 Ranks = Mapping[str, NDArray[Any]]  # {key: [targets] rank of each test target, from 1} and `user`, as in ranks.npz
 
@@ -65,6 +68,20 @@ class Row:
             ]
             for grouping in (of_runs[0] if of_runs else {})
         }
+
+
+def warn_of_other_sids(rows: Iterable[Row]) -> str:
+    """A line where runs with the same settings of their semantic IDs do not have the same ones; else empty."""
+    digests: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        for run in row.runs:
+            settings = {key: value for key, value in run.config.items() if key in SID_KEYS}
+            if run.sid_digest and settings:
+                of_settings = digests.setdefault(json.dumps(settings, sort_keys=True), {})
+                names = of_settings.setdefault(run.sid_digest, [])
+                names += [row.name] if row.name not in names else []
+    parts = [f"{digest}: {', '.join(names)}" for of in digests.values() if len(of) > 1 for digest, names in of.items()]
+    return f"Runs with the same settings have different semantic IDs (by digest: {'; '.join(parts)})." if parts else ""
 
 
 def describe(level: str, ranking: str, mode: str = "full") -> str:

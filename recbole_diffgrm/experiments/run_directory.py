@@ -72,6 +72,15 @@ def write_settings(config, run_dir: Path) -> None:
     write_text(yaml.safe_dump(_as_plain_data(settings), sort_keys=True, allow_unicode=True), run_dir / CONFIG_FILE)
 
 
+def check_sids(run_dir: Path, began_with: str, now: str) -> None:
+    """A run goes on with the semantic IDs it began with (a digest, empty where it is not known), or not at all."""
+    if began_with not in ("", now):
+        raise UserError(
+            f"{run_dir} has other semantic IDs (digest {began_with}) than are made now ({now}), so its weights cannot "
+            "be used: train it anew"
+        )
+
+
 def latest_unfinished(config, config_hash: str) -> RunDirectory | None:
     """The newest run of this configuration that has no result and that no process is working on; acquired."""
     for path in reversed(_find_runs(config, config_hash)):

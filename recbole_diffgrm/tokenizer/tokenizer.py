@@ -14,6 +14,7 @@ from recbole_diffgrm.errors import UserError, suggest
 from recbole_diffgrm.files import atomic_write
 from recbole_diffgrm.tokenizer import item_text, text_encoder
 from recbole_diffgrm.tokenizer.arrays import open_arrays
+from recbole_diffgrm.tokenizer.cache import hash_texts
 from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, is_embedding_file
 from recbole_diffgrm.tokenizer.item_codes import encode_items, resolve_collisions
 from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS, Quantizer
@@ -53,6 +54,11 @@ class Tokenizer:
         if missing:
             raise UserError(f"no SID for {count(len(missing), 'item')}, such as {missing[0]!r}: assign() gives one")
         return self.sids[[index[item] for item in item_ids]]
+
+    def digest(self, item_ids: Sequence[str]) -> str:
+        """Of the items and their SIDs."""
+        sids = self.table(item_ids).tolist()
+        return digest_sids(dict(zip(item_ids, (" ".join(map(str, sid)) for sid in sids))))
 
     def assign(
         self,
@@ -200,6 +206,11 @@ class Tokenizer:
         """The SIDs as an atomic file that `sid_file` reads."""
         rows = ((item, " ".join(map(str, sid))) for item, sid in zip(self.item_ids.tolist(), self.sids.tolist()))
         write_atomic_file(Path(path), {id_field: "token", "sid": "token_seq"}, rows)
+
+
+def digest_sids(sids: Mapping[str, str]) -> str:
+    """Of {item: its codes, with spaces between}, in any order."""
+    return hash_texts(text for item in sorted(sids) for text in (item, sids[item]))[:16]
 
 
 def _load_quantizer(path: Path, saved: Mapping[str, np.ndarray]) -> Quantizer:

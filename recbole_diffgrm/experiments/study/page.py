@@ -5,7 +5,14 @@ from typing import Any
 
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.ranks import rank_name
-from recbole_diffgrm.experiments.results_table import NO_VALUE, Row, best_epoch_cell, format_table, metric_at
+from recbole_diffgrm.experiments.results_table import (
+    NO_VALUE,
+    Row,
+    best_epoch_cell,
+    format_table,
+    metric_at,
+    warn_of_other_sids,
+)
 from recbole_diffgrm.experiments.study.summary import SHOWN, Summary, validation_score
 
 METRICS = {"recall@10": "Recall@10", "ndcg@10": "NDCG@10"}
@@ -27,6 +34,7 @@ NOT_TESTED = " No p: not tested, because the ranks of one of the two runs were n
 def render(summary: Summary, name: str) -> str:
     plan = summary.plan
     parts = [f"# {plan.get('title', plan['dataset'])}", _origin(name), plan.get("text", ""), _describe_data(summary)]
+    parts.append(warn_of_other_sids(summary.rows.values()))
     parts += ["## Overview", short_table(summary)]
     if summary.short_table:
         parts += [f"![NDCG@10 in the test]({name}-bars.png)", f"![Validation NDCG@10]({name}-curves.png)"]

@@ -18,7 +18,7 @@ from recbole_diffgrm.evaluation.ranks import rank_name
 from recbole_diffgrm.evaluation.significance import TESTED_METRIC, paired_p_value
 from recbole_diffgrm.experiments import run_directory
 from recbole_diffgrm.experiments.result import RunResult
-from recbole_diffgrm.experiments.results_table import Row, load_ranks, per_user_ndcg
+from recbole_diffgrm.experiments.results_table import SID_KEYS, Row, load_ranks, per_user_ndcg
 from recbole_diffgrm.experiments.study.plan import Plan, PlannedRun
 from recbole_diffgrm.files import atomic_write, reading, write_json
 
@@ -230,10 +230,10 @@ def _ranks_file(path: Path) -> Path:
 
 
 def _to_json(run: RunResult) -> dict[str, Any]:
-    """A result without its directory, its settings (they are in the plan), groups of targets and statistics of single
-    digits, and without checksums of files that may be gone."""
+    """A result without its directory, its settings (they are in the plan) but for those of its semantic IDs, groups of
+    targets and statistics of single digits, and without checksums of files that may be gone."""
     content = asdict(run)
     del content["run_dir"], content["groups"], content["sha256"]
-    content["config"] = {}
+    content["config"] = {key: value for key, value in run.config.items() if key in SID_KEYS} if run.sid_digest else {}
     content["curve"] = [{key: value for key, value in entry.items() if key != "statistics"} for entry in run.curve]
     return content
