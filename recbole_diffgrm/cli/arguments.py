@@ -16,6 +16,7 @@ from recbole_diffgrm.screen import log_to_screen
 
 logger = logging.getLogger(__name__)
 
+LONGEST_ERROR = 1200  # characters; a message may quote a whole file
 SHORT = {"-m": "--model", "-d": "--dataset"}  # as RecBole's run_recbole.py has them
 
 
@@ -83,16 +84,25 @@ def working(level: str = "INFO") -> Iterator[None]:
         yield
 
 
+def print_error(error: object) -> None:
+    """As one line, whatever text of the user is in it: a terminal obeys control characters."""
+    text = str(error)
+    if len(text) > LONGEST_ERROR:
+        text = f"{text[: LONGEST_ERROR // 2]} ... {text[-LONGEST_ERROR // 2 :]}"
+    printable = (part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
+    print(f"error: {''.join(printable)}", file=sys.stderr)
+
+
 def exit_code(work: Callable[[], int]) -> int:
     """Of `work`: a user's mistake or a signal is one line on standard error and a code of its own."""
     try:
         with explain_shortage():
             return work()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 2
     except OSError as error:  # of a disk or a folder, as one that may not be looked into
-        print(f"error: {error.filename or 'a file'}: {error.strerror or first_line(error)}", file=sys.stderr)
+        print_error(f"{error.filename or 'a file'}: {error.strerror or first_line(error)}")
         return 2
     except Interrupted as stop:
         print(stop, file=sys.stderr)

@@ -11,6 +11,7 @@ from recbole_diffgrm.cli.arguments import (
     check_different,
     exit_code,
     parse_arguments,
+    print_error,
     split_files,
     split_names,
     working,
@@ -157,7 +158,7 @@ def _compare(
         print(f"warning: {comparison.warning}", file=sys.stderr)
     failed = [(row.name, error) for row in comparison.rows for error in row.errors]
     for name, error in failed:
-        print(f"error: {name}: {error}", file=sys.stderr)
+        print_error(f"{name}: {error}")
     if not failed:
         return 0
     nothing_ran = not any(row.runs for row in comparison.rows)

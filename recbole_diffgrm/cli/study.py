@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, working
+from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, print_error, working
 from recbole_diffgrm.config.layers import read_yaml
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.files import make_folder, read_text, write_text
@@ -87,7 +87,7 @@ def _run_study(path: Path, options: dict[str, Any]) -> int:
     # From the file in either case: whoever has it can write the same page.
     _write(Summary.load(summary_path), path.stem, results, readme)
     for name, error in failed:
-        print(f"error: {name}: {error}", file=sys.stderr)
+        print_error(f"{name}: {error}")
     return 1 if failed else 0
 
 

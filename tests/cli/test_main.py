@@ -136,6 +136,13 @@ def without_torch(tmp_path):
     return {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
 
 
+@pytest.mark.parametrize("text", ["retest=a\nerror: b", "retest=\x1b[2J", "retest=a\r\u202eb", "model=" + "é" * 10**5])
+def test_an_error_is_one_line_that_does_nothing_to_a_terminal(text, capsys):
+    assert main([f"--{text}"]) == 2
+    line = capsys.readouterr().err.removesuffix("\n")
+    assert line.startswith("error: ") and line.isprintable() and len(line) < 2000
+
+
 def test_mistakes_are_answered_before_torch_is_imported(without_torch, tmp_path):
     run_dir = tmp_path / "RUN"
     config = check_config("DiffGRM", "ml-100k")
