@@ -237,6 +237,7 @@ def _train(config, split: Split, valid, run_dir: Path, tracker, stop: StopSignal
         checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
         return model, Progress(finished=True)
     _load_weights(config, model, weights.run_dir)
+    weights.check_file("best.pt")  # of this model, but of this run?
     checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
     done = Progress(finished=True, epoch=weights.epochs, curve=weights.curve, best_epoch=weights.best_epoch)
     return model, done

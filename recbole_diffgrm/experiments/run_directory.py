@@ -17,7 +17,7 @@ from recbole_diffgrm.config.other_keys import WITHOUT_EFFECT
 from recbole_diffgrm.data.source import interaction_files
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments.result import CONFIG_FILE, RESULT_FILE, RunResult
-from recbole_diffgrm.files import file_sha256, first_line, reading, write_text, writing
+from recbole_diffgrm.files import Damaged, file_sha256, first_line, reading, write_text, writing
 from recbole_diffgrm.screen import Colorless
 from recbole_diffgrm.tokenizer.embedding_sources import input_files
 
@@ -96,7 +96,10 @@ def latest_finished(config, config_hash: str) -> RunResult | None:
     for path in reversed(_find_runs(config, config_hash)):
         if _is_finished(path):
             _tidy_up(path)
-            return RunResult.load(path)
+            result = RunResult.load(path)
+            if result.config_hash != config_hash:
+                raise Damaged(f"{path / RESULT_FILE} is of another run; delete it to run again")
+            return result
     return None
 
 

@@ -65,6 +65,7 @@ class Recommender:
             raise UserError(
                 f"{run_dir}: the weights are not those of this version's {result.model} ({reason})"
             ) from None
+        result.check_file("best.pt")  # of this model, but of this run?
         return cls(config, model.eval(), known)
 
     def recommend(

@@ -7,6 +7,7 @@ from typing import Any
 from recbole_diffgrm import checkpoint
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
+from recbole_diffgrm.files import reading
 from recbole_diffgrm.models.base import Stage
 from recbole_diffgrm.training.signals import StopSignal
 from recbole_diffgrm.training.tracking import Tracking
@@ -30,7 +31,8 @@ def train_stages(
     stages = config.model_class.stages(config)
     state_path = run_dir / "state.pt"
     state = checkpoint.load(state_path, config["device"]) if state_path.exists() else None
-    first = [stage.name for stage in stages].index(state["progress"]["stage"]) if state else 0
+    with _reading_state(state_path):
+        first = [stage.name for stage in stages].index(state["progress"]["stage"]) if state else 0
     progress, model = Progress(), None
     for number, stage in enumerate(stages[first:], start=first):
         is_last = number == len(stages) - 1
@@ -43,7 +45,8 @@ def train_stages(
         progress = Progress(stage=stage.name, curve=progress.curve, train_seconds=progress.train_seconds)
         trainer = Trainer(config, model, run_dir, tracker, stop, progress)
         if state:
-            trainer.restore(state)
+            with _reading_state(state_path):
+                trainer.restore(state)
             state = None
             progress = trainer.progress
             logger.info(f"resumed in {stage.name} epoch {progress.epoch + 1}, batch {progress.batch + 1}")
@@ -54,6 +57,11 @@ def train_stages(
         if not is_last:
             checkpoint.save(checkpoint.load(run_dir / "best.pt"), run_dir / PRETRAINED_FILE)
     return model, progress
+
+
+def _reading_state(path: Path):
+    """A checkpoint may be whole and yet of another model."""
+    return reading(path, if_damaged="it is not of this run; delete the run directory and start again")
 
 
 def _select_samples(config, train_set: FlatSequentialDataset, stage: Stage) -> TrainLoader:
