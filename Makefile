@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
-.PHONY: run test lint types docs bench
+.PHONY: run test fuzz lint types docs bench
 
 run: ARGS ?= --model=DiffGRM,SASRec --preset=item,item-small
 run: $(READY)
@@ -14,6 +14,10 @@ run: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+# Generated input for SECONDS (600); the SEED is that of the day if none is given. ONLY=yaml: tests with this in their name
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 lint: $(READY)
 	$(BIN)/ruff check .

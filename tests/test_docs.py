@@ -27,6 +27,7 @@ PAGES = sorted(
     [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
         ROOT / "dataset" / "README.md",
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "results").glob("*.md"),
