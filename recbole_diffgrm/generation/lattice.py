@@ -21,7 +21,9 @@ from recbole_diffgrm.generation.ranges import expand_ranges
 class Lattice(NamedTuple):
     sids: Tensor  # [D, n] int16 distinct SIDs, ascending
     exists: Tensor  # [n, M] bool: is the code used at the digit?
-    edge_start: Tensor  # [n * M + 1] where the edges out of each state of one digit (digit * M + code) begin
+    cell_start: Tensor  # [n * M + 1] where the SIDs of each state of one digit (digit * M + code) begin
+    cell_rows: Tensor  # [n * D] rows of `sids`, ascending within a state
+    edge_start: Tensor  # [n * M + 1] where the edges out of each state of one digit begin
     edge_digit: Tensor  # [E] the digit that an edge fills
     edge_code: Tensor  # [E] the code it fills in
     edge_pair: Tensor  # [E] the state of two digits that it leads to
@@ -44,6 +46,7 @@ class Children(NamedTuple):
     digit: Tensor
     code: Tensor
     first: Tensor  # the smallest SID under the child; with the set of known digits it identifies the state
+    num_sids: Tensor  # under the child
     below: SidLists  # contain all SIDs under the child, and maybe others of its parent
 
 
@@ -58,6 +61,7 @@ def build_lattice(sids: Tensor, codebook_size: int) -> Lattice:
     digit = torch.arange(n)
     exists = torch.zeros(n, codebook_size, dtype=torch.bool)
     exists[digit.expand(num_sids, n), sids] = True
+    cell, cell_rows = (sids + digit * codebook_size).T.reshape(-1).sort(stable=True)
     starts, members, edges, num_pairs = [torch.zeros(1, dtype=torch.int64)], [], [], 0
     for number, (a, b) in enumerate(combinations(range(n), 2)):
         key, order = torch.sort(sids[:, a] * codebook_size + sids[:, b], stable=True)
@@ -73,6 +77,8 @@ def build_lattice(sids: Tensor, codebook_size: int) -> Lattice:
     return Lattice(
         sids=sids.short(),
         exists=exists,
+        cell_start=torch.searchsorted(cell, torch.arange(n * codebook_size + 1)),
+        cell_rows=(cell_rows % max(1, num_sids)).int(),
         edge_start=torch.searchsorted(edge[0].contiguous(), torch.arange(n * codebook_size + 1).int()).int(),
         edge_digit=edge[1].clone(),
         edge_code=edge[2].clone(),
@@ -91,7 +97,8 @@ def children_of_one_digit(lattice: Lattice, digit: Tensor, code: Tensor) -> Chil
     begin = lattice.pair_start[pair]
     first = lattice.pair_rows[begin].long()
     below = SidLists(begin, lattice.pair_start[pair + 1] - begin, lattice.pair_rows)
-    return Children(parent, lattice.edge_digit[edge].long(), lattice.edge_code[edge].long(), first, below)
+    digit, code = lattice.edge_digit[edge].long(), lattice.edge_code[edge].long()
+    return Children(parent, digit, code, first, below.length, below)
 
 
 def children_of_more_digits(
@@ -115,8 +122,8 @@ def children_of_more_digits(
         torch.cat([part.below.length for part in parts]),
         torch.cat([part.below.rows for part in parts]),
     )
-    parent, digit, code, first = (torch.cat(columns) for columns in zip(*(part[:4] for part in parts)))
-    return Children(parent, digit, code, first, joined)
+    columns = [torch.cat(columns) for columns in zip(*(part[:5] for part in parts))]
+    return Children._make([*columns, joined])
 
 
 def _children(
@@ -141,16 +148,20 @@ def _children(
         key, order = torch.sort(key, stable=True)  # SIDs ascend within a state: the first of a key is the smallest
         is_first = torch.ones_like(key, dtype=torch.bool)
         is_first[1:] = key[1:] != key[:-1]
-        key, first = key[is_first], row[order[is_first]]
+        begins = torch.nonzero(is_first).squeeze(1)
+        num_sids = torch.diff(begins, append=begins.new_tensor([len(key)]))
+        key, first = key[begins], row[order[begins]]
     else:  # long lists: a table of all keys is smaller, and there is nothing to sort
         table = torch.full((num_keys,), len(lattice.sids), device=row.device).scatter_reduce(0, key, row, "amin")
-        key = torch.nonzero(table < len(lattice.sids)).squeeze(1)
-        first = table[key]
+        num_sids = torch.bincount(key, minlength=num_keys)
+        key = torch.nonzero(num_sids).squeeze(1)
+        first, num_sids = table[key], num_sids[key]
     parent = key // (n * codebook_size)
     return Children(
         parent=start + parent,
         digit=key // codebook_size % n,
         code=key % codebook_size,
         first=first,
+        num_sids=num_sids,
         below=SidLists(begin[parent], length[parent], kept),
     )

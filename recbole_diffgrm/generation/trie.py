@@ -18,6 +18,8 @@ class Trie(NamedTuple):
     code: Tensor  # [T] int32 the last code of each node's prefix; 0 for the root
     child_start: Tensor  # [T + 1] node number at which the children of each node begin
     level_start: Tensor  # [n + 2] node number at which each level begins, and T
+    first: Tensor  # [T] int32 the first SID below each node
+    num_sids: Tensor  # [T] int32 SIDs below each node
 
 
 class TrieChildren(NamedTuple):
@@ -37,6 +39,7 @@ def build_trie(sids: Tensor, codebook_size: int) -> Trie:
     codes, num_children, level_sizes = [torch.zeros(1, dtype=torch.int32, device=device)], [], [1]
     is_first = torch.zeros(num_sids, dtype=torch.bool, device=device)  # of the SIDs that share a prefix
     is_first[:1] = True
+    firsts, sizes = [torch.zeros(1, dtype=torch.int32, device=device)], [torch.tensor([num_sids], device=device)]
     for digit in range(n):
         parent = is_first.cumsum(0) - 1  # [D] of the level above
         is_first = is_first.clone()
@@ -44,9 +47,12 @@ def build_trie(sids: Tensor, codebook_size: int) -> Trie:
         codes.append(sids[is_first, digit].int())
         num_children.append(torch.bincount(parent[is_first], minlength=level_sizes[-1]))
         level_sizes.append(int(is_first.sum()))
+        firsts.append(torch.nonzero(is_first).squeeze(1))
+        sizes.append(torch.diff(firsts[-1], append=firsts[-1].new_tensor([num_sids])))
     leaves = torch.zeros(level_sizes[-1], dtype=torch.int64, device=device)
     child_start = torch.cat([torch.ones(1, dtype=torch.int64, device=device), *num_children, leaves]).cumsum(0)
-    return Trie(torch.cat(codes), child_start, torch.tensor([0, *level_sizes], device=device).cumsum(0))
+    level_start = torch.tensor([0, *level_sizes], device=device).cumsum(0)
+    return Trie(torch.cat(codes), child_start, level_start, torch.cat(firsts).int(), torch.cat(sizes).int())
 
 
 def children_of(trie: Trie, nodes: Tensor) -> TrieChildren:

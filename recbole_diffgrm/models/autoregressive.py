@@ -126,7 +126,7 @@ class AutoregressiveModel(SearchModel):
         return self._search(batch, self.beam_widths)
 
     def _search(self, batch, widths: Sequence[int]) -> Beams:
-        memory, constraint = self.encode(batch), TrieConstraint(self.semantic_ids.trie)
+        memory, constraint = self.encode(batch), TrieConstraint(self.semantic_ids.trie, self.semantic_ids.sids)
         return beam_search(self._make_step(memory), constraint, widths, len(batch), memory.bias.device)
 
     def _make_step(self, memory: Memory) -> Step:

@@ -94,12 +94,11 @@ class Recommender:
             beams = self.model.generate_beams(self._make_batch(self._item_numbers([history], skip_unknown)))
         paths: dict[tuple[int, ...], list[FilledDigit]] = {}
         for branch in torch.nonzero(beams.scores[0] > -math.inf).flatten().tolist():
-            sid, path, index = beams.sids[0, branch].tolist(), [], branch
-            for step in reversed(beams.steps):
-                digit = int(step.digit[0, index])
-                path.append(FilledDigit(digit, sid[digit], math.exp(step.log_prob[0, index])))
-                index = int(step.parent[0, index])
-            paths.setdefault(tuple(sid), path[::-1])
+            sid, order = beams.sids[0, branch].tolist(), beams.order[0, branch].tolist()
+            filled = [digit for digit in order if digit >= 0]
+            probabilities = beams.log_probs[0, branch].exp().tolist()
+            path = [FilledDigit(digit, sid[digit], probability) for digit, probability in zip(filled, probabilities)]
+            paths.setdefault(tuple(sid), path)
         return paths
 
     def sid(self, item: str) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ def test_a_sid_generated_twice_counts_where_it_is_best():
     one, other = ids.sids[3].tolist(), ids.sids[7].tolist()
     sids = torch.tensor([[one, [4, 4, 9], other, one, [4, 4, 9], other]])
     scores = torch.tensor([[-1.0, -2.0, -3.0, -4.0, -5.0, -torch.inf]])
-    generated = keep_existing(Beams(sids, scores, []), ids)
+    generated = keep_existing(Beams(sids, scores, sids, sids), ids)
     assert generated.rows.tolist() == [[3, 7, -1, -1, -1, -1]]
     assert generated.scores[0, :2].tolist() == [-1.0, -3.0]
     assert generated.num_generated.tolist() == [5] and generated.num_distinct.tolist() == [3]

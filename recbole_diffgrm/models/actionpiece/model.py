@@ -143,7 +143,7 @@ class ActionPiece(SearchModel):
         keys = hash_keys(items, self.features.shape[1], count, self.segmentation_seed)
         features = np.repeat(self.features[items], count, axis=0)  # [U * q, L, n]
         memory = self._encode(permute_features(features, keys))
-        constraint = TrieConstraint(self.labels.trie)
+        constraint = TrieConstraint(self.labels.trie, self.labels.ordered)
         beams = beam_search(self._make_step(memory), constraint, widths, len(features), memory.bias.device)
         rows = self.labels.find(beams.sids.flatten(0, 1)).view(len(items), count, -1)  # [U, q, W]
         return combine_rankings(rows)

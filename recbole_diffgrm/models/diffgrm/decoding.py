@@ -2,7 +2,6 @@
 many users fit in memory at once."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from recbole_diffgrm.generation.semantic_ids import MASKED, SemanticIds
 from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork, EncodedHistory
 
 # The constraint of each decoding, from (semantic_ids, path_merge, seed)
-CONSTRAINTS: dict[str, Callable[[SemanticIds, str, int], Constraint[Any]]] = {
+CONSTRAINTS: dict[str, Callable[[SemanticIds, str, int], Constraint]] = {
     "constrained": lambda ids, path_merge, seed: LatticeConstraint(ids.lattice, path_merge),
     "unconstrained": lambda ids, path_merge, seed: NoConstraint(ids.num_digits, ids.codebook_size),
     "unconstrained_greedy_last": lambda ids, path_merge, seed: NoConstraint(
@@ -24,7 +23,7 @@ CONSTRAINTS: dict[str, Callable[[SemanticIds, str, int], Constraint[Any]]] = {
 }
 
 
-def make_constraint(decoding: str, path_merge: str, semantic_ids: SemanticIds, seed: int) -> Constraint[Any]:
+def make_constraint(decoding: str, path_merge: str, semantic_ids: SemanticIds, seed: int) -> Constraint:
     return CONSTRAINTS[decoding](semantic_ids, path_merge, seed)
 
 
