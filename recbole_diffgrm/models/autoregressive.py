@@ -126,8 +126,11 @@ class AutoregressiveModel(SearchModel):
         return self._search(batch, self.beam_widths)
 
     def _search(self, batch, widths: Sequence[int]) -> Beams:
-        memory, constraint = self.encode(batch), TrieConstraint(self.semantic_ids.trie, self.semantic_ids.sids)
-        return beam_search(self._make_step(memory), constraint, widths, len(batch), memory.bias.device)
+        memory = self.encode(batch)
+        constraint = TrieConstraint(self.semantic_ids.trie, self.semantic_ids.sids, self.normalize_codes)
+        return beam_search(
+            self._make_step(memory), constraint, widths, len(batch), memory.bias.device, int(self.normalize_codes)
+        )
 
     def _make_step(self, memory: Memory) -> Step:
         """Keys and values of the history serve all branches and steps; those of a branch's own digits are cached."""

@@ -9,7 +9,7 @@ class SearchModel(Model):
         super().__init__(config, dataset)
         self.beam_widths = as_widths(config["beam_size"])
         self.valid_beam_widths = as_widths(config["valid_beam_size"])
-        self.decoding_memory = config["decoding_memory"]
+        self.normalize_codes, self.decoding_memory = config["normalize_codes"], config["decoding_memory"]
 
     @classmethod
     def needs_sids(cls, config) -> bool:

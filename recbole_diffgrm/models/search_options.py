@@ -35,6 +35,11 @@ class BeamOptions(Options):
         expected=BEAM,
     )
     valid_beam_size: BeamSize = option("The same in validation.", affects="validation", expected=BEAM)
+    normalize_codes: bool = option(
+        "Search over existing SIDs: probabilities of a digit's codes sum to 1 over those that exist below a branch, "
+        "and a branch with one SID left is finished. False: over the whole codebook, as in the papers.",
+        affects="evaluation",
+    )
     decoding_memory: Annotated[float, Field(gt=0, le=2**30)] = option(
         "MiB, roughly, for the beams that are decoded at once.", affects="evaluation"
     )

@@ -143,8 +143,10 @@ class ActionPiece(SearchModel):
         keys = hash_keys(items, self.features.shape[1], count, self.segmentation_seed)
         features = np.repeat(self.features[items], count, axis=0)  # [U * q, L, n]
         memory = self._encode(permute_features(features, keys))
-        constraint = TrieConstraint(self.labels.trie, self.labels.ordered)
-        beams = beam_search(self._make_step(memory), constraint, widths, len(features), memory.bias.device)
+        constraint = TrieConstraint(self.labels.trie, self.labels.ordered, self.normalize_codes)
+        beams = beam_search(
+            self._make_step(memory), constraint, widths, len(features), memory.bias.device, int(self.normalize_codes)
+        )
         rows = self.labels.find(beams.sids.flatten(0, 1)).view(len(items), count, -1)  # [U, q, W]
         return combine_rankings(rows)
 

@@ -10,21 +10,23 @@ from recbole_diffgrm.generation.beam_search import Constraint, LatticeConstraint
 from recbole_diffgrm.generation.semantic_ids import MASKED, SemanticIds
 from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork, EncodedHistory
 
-# The constraint of each decoding, from (semantic_ids, path_merge, seed)
-CONSTRAINTS: dict[str, Callable[[SemanticIds, str, int], Constraint]] = {
-    "constrained": lambda ids, path_merge, seed: LatticeConstraint(ids.lattice, path_merge),
-    "unconstrained": lambda ids, path_merge, seed: NoConstraint(ids.num_digits, ids.codebook_size),
-    "unconstrained_greedy_last": lambda ids, path_merge, seed: NoConstraint(
+# The constraint of each decoding, from (semantic_ids, path_merge, normalize_codes, seed)
+CONSTRAINTS: dict[str, Callable[[SemanticIds, str, bool, int], Constraint]] = {
+    "constrained": lambda ids, path_merge, normalize, seed: LatticeConstraint(ids.lattice, path_merge, normalize),
+    "unconstrained": lambda ids, path_merge, normalize, seed: NoConstraint(ids.num_digits, ids.codebook_size),
+    "unconstrained_greedy_last": lambda ids, path_merge, normalize, seed: NoConstraint(
         ids.num_digits, ids.codebook_size, greedy_last=True
     ),
-    "fixed_order": lambda ids, path_merge, seed: NoConstraint(
+    "fixed_order": lambda ids, path_merge, normalize, seed: NoConstraint(
         ids.num_digits, ids.codebook_size, order=digit_order(ids.num_digits, seed)
     ),
 }
 
 
-def make_constraint(decoding: str, path_merge: str, semantic_ids: SemanticIds, seed: int) -> Constraint:
-    return CONSTRAINTS[decoding](semantic_ids, path_merge, seed)
+def make_constraint(
+    decoding: str, path_merge: str, normalize: bool, semantic_ids: SemanticIds, seed: int
+) -> Constraint:
+    return CONSTRAINTS[decoding](semantic_ids, path_merge, normalize, seed)
 
 
 def digit_order(num_digits: int, seed: int) -> list[int]:

@@ -141,5 +141,7 @@ class DiffGRM(SearchModel):
     def _search(self, batch, widths: Sequence[int]) -> Beams:
         """Confidence-guided Parallel Denoising (CPD; paper, Sec. 3.4)."""
         history = self.network.precompute_kv(self._encode(batch), batch[self.ITEM_SEQ_LEN])
-        constraint = make_constraint(self.decoding, self.path_merge, self.semantic_ids, self.order_seed)
-        return beam_search(make_step(self.network, history), constraint, widths, len(batch), history.bias.device)
+        normalize = self.normalize_codes
+        constraint = make_constraint(self.decoding, self.path_merge, normalize, self.semantic_ids, self.order_seed)
+        step = make_step(self.network, history)
+        return beam_search(step, constraint, widths, len(batch), history.bias.device, int(normalize))

@@ -130,7 +130,8 @@ class _DiffGRMOptions(SearchOptions, NetworkOptions, ItemHeadOptions, NoisingOpt
     @model_validator(mode="after")
     def _check_path_merge(self, info: ValidationInfo) -> "_DiffGRMOptions":
         if self.decoding != "constrained":
-            self.check_unused(info, "path_merge", f"read only with decoding: constrained, not {self.decoding}")
+            for key in ("path_merge", "normalize_codes"):
+                self.check_unused(info, key, f"read only with decoding: constrained, not {self.decoding}")
         return self
 
 

@@ -54,11 +54,12 @@ def test_predictions_of_open_digits(network):
 
 @torch.no_grad()
 @pytest.mark.parametrize("path_merge", ["max", "logsumexp"])
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("decoding", CONSTRAINTS)
-def test_every_decoding_generates_sids(network, decoding, path_merge):
+def test_every_decoding_generates_sids(network, decoding, normalize, path_merge):
     ids, history = make_catalog(), encode(network, *histories())
-    constraint = make_constraint(decoding, path_merge, ids, seed=5)
-    beams = beam_search(make_step(network, history), constraint, [12], USERS)
+    constraint = make_constraint(decoding, path_merge, normalize, ids, seed=5)
+    beams = beam_search(make_step(network, history), constraint, [12], USERS, leaf_size=int(normalize))
     generated = keep_existing(beams, ids)
     assert (generated.rows >= 0).any(dim=1).all()
     if decoding == "constrained":
@@ -67,13 +68,14 @@ def test_every_decoding_generates_sids(network, decoding, path_merge):
 
 @torch.no_grad()
 @pytest.mark.parametrize("width", [1, 3, 8])
-def test_users_do_not_depend_on_each_other(network, width):
+@pytest.mark.parametrize("normalize", [False, True])
+def test_users_do_not_depend_on_each_other(network, width, normalize):
     sids, length = histories()
-    constraint = make_constraint("constrained", "max", make_catalog(60), seed=0)
+    constraint = make_constraint("constrained", "max", normalize, make_catalog(60), seed=0)
 
     def search(chosen):
         history = encode(network, sids[chosen], length[chosen])
-        return beam_search(make_step(network, history), constraint, [width], len(chosen))
+        return beam_search(make_step(network, history), constraint, [width], len(chosen), leaf_size=int(normalize))
 
     together = search(torch.arange(USERS))
     for user in range(USERS):
@@ -85,15 +87,15 @@ def test_users_do_not_depend_on_each_other(network, width):
 @torch.no_grad()
 def test_a_fixed_order_is_kept_to(network):
     history = encode(network, *histories())
-    constraint = make_constraint("fixed_order", "max", make_catalog(), seed=5)
+    constraint = make_constraint("fixed_order", "max", False, make_catalog(), seed=5)
     beams = beam_search(make_step(network, history), constraint, [4], USERS)
     assert beams.order.flatten(0, 1).unique(dim=0).tolist() == [digit_order(3, 5)]
 
 
 def test_greedy_last_and_plain_are_different_searches():
     ids = make_catalog()
-    assert make_constraint("unconstrained_greedy_last", "max", ids, 0).greedy_last
-    assert not make_constraint("unconstrained", "max", ids, 0).greedy_last
+    assert make_constraint("unconstrained_greedy_last", "max", False, ids, 0).greedy_last
+    assert not make_constraint("unconstrained", "max", False, ids, 0).greedy_last
 
 
 def test_fixed_orders():
