@@ -58,30 +58,85 @@ def concat(parts: Sequence[GeneratedSids]) -> GeneratedSids:
     )
 
 
+class RankedPairs(NamedTuple):
+    """Items of users, by user and best first. All [P]."""
+
+    user: Tensor
+    item: Tensor
+    scores: Tensor
+
+    def without(self, seen: SeenPairs | None, num_items: int) -> "RankedPairs":
+        if seen is None or not len(seen[0]):
+            return self
+        base = num_items + 1  # user * base + item is a key of the pair
+        kept = ~torch.isin(self.user * base + self.item, seen[0] * base + seen[1])
+        return RankedPairs(*(part[kept] for part in self))
+
+
 def rank_items(
     rows: Tensor, groups: ItemGroups, popular: Tensor, k: int, seen: SeenPairs | None = None
 ) -> tuple[Tensor, Tensor]:
-    """SIDs of each user [U, W], best first and -1 for none -> items [U, k], and how many of them [U] have these SIDs.
-
-    If the SIDs have fewer than k items, `popular` ones [N] follow: a list is short (0: none) only if the catalogue is.
-    """
-    num_users, width = rows.shape
+    """SIDs of each user [U, W], best first, -1 for none -> items [U, k], and how many of them [U] have these SIDs."""
     branch, item = _members(rows, groups)
-    user = branch // width
-    base = len(popular) + 1  # user * base + item is a key of the pair
-    hidden = user[:0] if seen is None else seen[0] * base + seen[1]
-    if len(hidden):
-        is_unseen = ~torch.isin(user * base + item, hidden)
-        user, item = user[is_unseen], item[is_unseen]
-    rank = torch.arange(len(user), device=user.device) - torch.searchsorted(user, user)  # among its user's items
+    return list_items(RankedPairs(branch // rows.shape[1], item, item), len(rows), popular, k, seen)
+
+
+def list_items(
+    pairs: RankedPairs, num_users: int, popular: Tensor, k: int, seen: SeenPairs | None = None
+) -> tuple[Tensor, Tensor]:
+    """The first k items of each user [U, k], and how many of them [U] are from `pairs`.
+
+    If these are fewer than k, `popular` ones [N] follow: a list is short (0 for none) only if the catalogue is.
+    """
+    user, item, _ = pairs.without(seen, len(popular))
+    rank = _rank_per_user(user)
     kept = rank < k
-    ranked = rows.new_zeros(num_users, k)
+    ranked = torch.zeros(num_users, k, dtype=torch.int64, device=user.device)
     ranked[user[kept], rank[kept]] = item[kept]
-    num_generated = (ranked > 0).sum(1)
-    short = torch.nonzero(num_generated < k).squeeze(1)
+    num_ranked = (ranked > 0).sum(1)
+    short = torch.nonzero(num_ranked < k).squeeze(1)
     if len(short):
+        base = len(popular) + 1
+        hidden = user[:0] if seen is None else seen[0] * base + seen[1]
         ranked[short] = _fill_with_popular(ranked[short], short, popular, hidden, base)
-    return ranked, num_generated
+    return ranked, num_ranked
+
+
+def rank_sids(pairs: RankedPairs, sid_index: Tensor, num_users: int) -> Tensor:
+    """The SIDs of each user's items, each where its first item is: rows [U, W], -1 for none."""
+    row = sid_index[pairs.item].long()
+    key = pairs.user * (int(sid_index.max()) + 1) + row
+    key, number = torch.unique(key, return_inverse=True)
+    index = torch.arange(len(row), device=row.device)
+    first = torch.full_like(key, len(row)).scatter_reduce(0, number, index, "amin").sort().values
+    user = pairs.user[first]
+    rank = _rank_per_user(user)
+    rows = torch.full((num_users, int(rank.max()) + 1 if len(rank) else 1), -1, device=row.device)
+    rows[user, rank] = row[first]
+    return rows
+
+
+def score_leaves(beams: Beams, groups: ItemGroups) -> RankedPairs:
+    """All items below a user's branches, each once, with the score of the best branch above it; by user and item."""
+    assert beams.below is not None
+    begin, length, rows = beams.below
+    width = beams.scores.shape[1]
+    branch, index = expand_ranges(begin.flatten(), length.flatten())
+    leaf, item = _members(rows[index][:, None], groups)
+    branch = branch[leaf]
+    key = branch // width * (len(groups.items) + 1) + item
+    key, number = torch.unique(key, return_inverse=True)
+    scores = beams.scores.flatten()[branch]
+    best = scores.new_full((len(key),), -torch.inf).scatter_reduce(0, number, scores, "amax")
+    return RankedPairs(key // (len(groups.items) + 1), key % (len(groups.items) + 1), best)
+
+
+def sort_pairs(pairs: RankedPairs) -> RankedPairs:
+    """By user, then the higher score, then the smaller item."""
+    order = pairs.item.argsort(stable=True)
+    order = order[pairs.scores[order].argsort(descending=True, stable=True)]
+    order = order[pairs.user[order].argsort(stable=True)]
+    return RankedPairs(*(part[order] for part in pairs))
 
 
 def has_unseen_item(rows: Tensor, groups: ItemGroups, seen: SeenPairs) -> Tensor:
@@ -102,20 +157,23 @@ def compact_left(values: Tensor, kept: Tensor, empty: float) -> Tensor:
 
 
 def dense_scores(rows: Tensor, groups: ItemGroups, popular: Tensor) -> Tensor:
-    """[U, N + 1]: a score of every item that ranks them as `rank_items` does, without ties: minus the rank, which
-    float32 holds for up to 16 million items. Padding comes last."""
-    num_users, num_items = len(rows), len(popular)
+    """[U, N + 1]: a score of every item that ranks them as `rank_items` does."""
     branch, item = _members(rows, groups)
-    user = branch // rows.shape[1]
-    rank = 1 + torch.arange(len(user), device=user.device) - torch.searchsorted(user, user)  # among its user's items
-    place = torch.zeros(num_items + 1, dtype=torch.int64, device=rows.device)
-    place[popular.long()] = torch.arange(num_items, device=rows.device)
-    is_other = torch.ones(num_users, num_items, dtype=torch.bool, device=rows.device)  # by popularity
+    return dense_ranks(branch // rows.shape[1], item, len(rows), popular)
+
+
+def dense_ranks(user: Tensor, item: Tensor, num_users: int, popular: Tensor) -> Tensor:
+    """[U, N + 1]: a score of every item that ranks them as `list_items` does, without ties: minus the rank, which
+    float32 holds for up to 16 million items. Padding comes last."""
+    num_items, device = len(popular), user.device
+    place = torch.zeros(num_items + 1, dtype=torch.int64, device=device)
+    place[popular.long()] = torch.arange(num_items, device=device)
+    is_other = torch.ones(num_users, num_items, dtype=torch.bool, device=device)  # by popularity
     is_other[user, place[item]] = False
-    num_generated = torch.bincount(user, minlength=num_users)[:, None]
-    scores = torch.full((num_users, num_items + 1), -float(num_items + 1), device=rows.device)
-    scores[:, popular.long()] = -(num_generated + is_other.cumsum(1, dtype=torch.int32)).float()
-    scores[user, item] = -rank.float()
+    num_ranked = torch.bincount(user, minlength=num_users)[:, None]
+    scores = torch.full((num_users, num_items + 1), -float(num_items + 1), device=device)
+    scores[:, popular.long()] = -(num_ranked + is_other.cumsum(1, dtype=torch.int32)).float()
+    scores[user, item] = -(1 + _rank_per_user(user)).float()
     return scores
 
 
@@ -171,6 +229,11 @@ def _is_first(sids: Tensor) -> Tensor:
     index = torch.arange(num_users * width, device=sids.device)
     first = index.new_full((int(number.max()) + 1,), num_users * width).scatter_reduce(0, number, index, "amin")
     return (first[number] == index).view(num_users, width)
+
+
+def _rank_per_user(user: Tensor) -> Tensor:
+    """[P] number of each entry among its user's; users ascend."""
+    return torch.arange(len(user), device=user.device) - torch.searchsorted(user, user)
 
 
 def _members(rows: Tensor, groups: ItemGroups) -> tuple[Tensor, Tensor]:

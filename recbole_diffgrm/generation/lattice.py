@@ -88,6 +88,17 @@ def build_lattice(sids: Tensor, codebook_size: int) -> Lattice:
     )
 
 
+def find_code_pairs(sids: Tensor, codebook_size: int) -> Tensor:
+    """[n * M + 1, n, M] bool: is there a SID with this code at one digit and that at another? Last: with that code?"""
+    n = sids.shape[1]
+    cell = sids.long() + torch.arange(n) * codebook_size  # [D, n]
+    pairs = torch.zeros(n * codebook_size + 1, n * codebook_size, dtype=torch.bool)
+    for digit in range(n):
+        pairs[cell[:, digit, None], cell] = True
+    pairs[-1] = pairs.any(dim=0)
+    return pairs.view(-1, n, codebook_size)
+
+
 def children_of_one_digit(lattice: Lattice, digit: Tensor, code: Tensor) -> Children:
     """Children of states with one known digit, given by `digit` [R] and `code` [R]; each child appears once."""
     state = digit * lattice.exists.shape[1] + code  # [R]

@@ -96,8 +96,8 @@ class ModelInterface(ABC):
         return {}
 
     @classmethod
-    def scores_every_item(cls, config) -> bool:
-        """Do its candidates hold a score for every item?"""
+    def scores_every_item(cls, config, num_items: int) -> bool:
+        """Do its candidates hold a score for every item of a catalogue of this size?"""
         return True
 
     @classmethod
@@ -161,6 +161,6 @@ def users_per_batch(config, num_items: int) -> int:
     """eval_batch_size, or fewer where every item of a large catalogue has a score: from the model, or for a protocol
     that asks for the ranks of items far down (sampled items, GAUC)."""
     asks_for_all = is_sampled(config) or "gauc" in map(str.lower, config["metrics"])
-    if not asks_for_all and not config.model_class.scores_every_item(config):
+    if not asks_for_all and not config.model_class.scores_every_item(config, num_items):
         return config["eval_batch_size"]
     return max(1, min(config["eval_batch_size"], MAX_SCORES // num_items))

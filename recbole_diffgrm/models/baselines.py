@@ -26,7 +26,7 @@ class HistoryCopy(Model):
         return True
 
     @classmethod
-    def scores_every_item(cls, config) -> bool:
+    def scores_every_item(cls, config, num_items: int) -> bool:
         return False
 
     def candidates(self, batch, depth: int, validation: bool = False) -> GeneratedItems:

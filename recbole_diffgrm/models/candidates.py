@@ -13,13 +13,17 @@ from torch import Tensor
 
 from recbole_diffgrm.generation.item_ranking import (
     GeneratedSids,
+    RankedPairs,
     SeenPairs,
     best_score_per_sid,
     compact_left,
+    dense_ranks,
     dense_scores,
     has_unseen_item,
+    list_items,
     mask_scores,
     rank_items,
+    rank_sids,
     top_items,
 )
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
@@ -177,6 +181,49 @@ class GeneratedItems(Candidates):
 
     def _rank_items(self, k: int, exclude: SeenPairs | None) -> tuple[Tensor, Tensor]:
         return rank_items(self.generated.rows, self.semantic_ids.groups, self.semantic_ids.popular, k, exclude)
+
+
+class RankedItems(Candidates):
+    """Some items of every user with their scores, best first; then the most popular others, down to `depth`."""
+
+    def __init__(self, pairs: RankedPairs, num_users: int, semantic_ids: SemanticIds, depth: int):
+        self.pairs, self.num_users, self.semantic_ids, self.depth = pairs, num_users, semantic_ids, depth
+
+    def top_k(self, k: int, exclude: SeenPairs | None = None) -> TopK:
+        items, _ = self._list(k, exclude)
+        row = torch.arange(self.num_users, device=items.device)[:, None]
+        base = len(self.semantic_ids.popular) + 1
+        key, order = (self.pairs.user * base + self.pairs.item).sort()
+        wanted = row * base + items
+        index = torch.searchsorted(key, wanted).clamp(max=len(key) - 1)
+        scores = torch.where(key[index] == wanted, self.pairs.scores[order[index]], -torch.inf)
+        return TopK(items, scores)
+
+    def target_rank(self, target: Tensor, exclude: SeenPairs | None = None) -> Tensor:
+        return rank_in_list(self._list(self.depth, exclude)[0], target)
+
+    def sid_target_rank(self, target: Tensor, exclude: SeenPairs | None = None) -> Tensor:
+        pairs = self.pairs.without(exclude, len(self.semantic_ids.popular))
+        rows = rank_sids(pairs, self.semantic_ids.sid_index, self.num_users)
+        return rank_in_list(rows, self.semantic_ids.sid_index[target])
+
+    def count_sids(self, target: Tensor, k: int, exclude: SeenPairs | None = None) -> dict[str, int]:
+        num_sids = int((rank_sids(self.pairs, self.semantic_ids.sid_index, self.num_users) >= 0).sum())
+        return {
+            **_count_targets(self.semantic_ids.group_size(target)),
+            "generated": num_sids,
+            "distinct": num_sids,
+            "existing": num_sids,
+            "generated_items": int(self._list(k, exclude)[1].sum()),
+            "scored_items": len(self.pairs.item),
+        }
+
+    def dense_scores(self) -> Tensor:
+        """Minus the rank: items that were not scored have only a rank."""
+        return dense_ranks(self.pairs.user, self.pairs.item, self.num_users, self.semantic_ids.popular)
+
+    def _list(self, k: int, exclude: SeenPairs | None) -> tuple[Tensor, Tensor]:
+        return list_items(self.pairs, self.num_users, self.semantic_ids.popular, k, exclude)
 
 
 def _count(generated: GeneratedSids, num_generated_items: Tensor, group_size: Tensor, k: int) -> dict[str, int]:

@@ -16,5 +16,5 @@ class SearchModel(Model):
         return True
 
     @classmethod
-    def scores_every_item(cls, config) -> bool:
+    def scores_every_item(cls, config, num_items: int) -> bool:
         return False

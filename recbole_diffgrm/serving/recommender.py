@@ -17,6 +17,7 @@ from recbole_diffgrm.experiments import item_table
 from recbole_diffgrm.experiments.changes import check_recommend
 from recbole_diffgrm.experiments.item_table import Items
 from recbole_diffgrm.experiments.result import RunResult
+from recbole_diffgrm.generation.beam_search import Beams
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models import get_model
 from recbole_diffgrm.models.base import users_per_batch
@@ -94,12 +95,20 @@ class Recommender:
             beams = self.model.generate_beams(self._make_batch(self._item_numbers([history], skip_unknown)))
         paths: dict[tuple[int, ...], list[FilledDigit]] = {}
         for branch in torch.nonzero(beams.scores[0] > -math.inf).flatten().tolist():
-            sid, order = beams.sids[0, branch].tolist(), beams.order[0, branch].tolist()
+            known, order = beams.sids[0, branch].tolist(), beams.order[0, branch].tolist()
             filled = [digit for digit in order if digit >= 0]
             probabilities = beams.log_probs[0, branch].exp().tolist()
-            path = [FilledDigit(digit, sid[digit], probability) for digit, probability in zip(filled, probabilities)]
-            paths.setdefault(tuple(sid), path)
+            path = [FilledDigit(digit, known[digit], probability) for digit, probability in zip(filled, probabilities)]
+            for sid in self._sids_of(beams, branch):
+                paths.setdefault(sid, path)
         return paths
+
+    def _sids_of(self, beams: Beams, branch: int) -> list[tuple[int, ...]]:
+        """The SIDs below a branch; the branch itself if it is one."""
+        if beams.below is None or not beams.below.length[0, branch]:
+            return [tuple(beams.sids[0, branch].tolist())]
+        begin, length = (int(part[0, branch]) for part in beams.below[:2])
+        return [tuple(self.model.semantic_ids.sids[row].tolist()) for row in beams.below.rows[begin : begin + length]]
 
     def sid(self, item: str) -> tuple[int, ...]:
         """The semantic ID of an item."""

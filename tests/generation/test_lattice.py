@@ -84,3 +84,13 @@ def test_one_digit():
     lattice = lattice_of(torch.tensor([[2], [0], [2]]), 4)
     assert lattice.sids.tolist() == [[0], [2]]
     assert lattice.exists.tolist() == [[True, False, True, False]]
+
+
+def test_code_pairs():
+    sids = random_sids(20, 3, 5)
+    pairs = lattices.find_code_pairs(sids, 5)
+    for digit, code, other, its_code in itertools.product(range(3), range(5), range(3), range(5)):
+        exists = any(sid[digit] == code and sid[other] == its_code for sid in sids.tolist())
+        assert bool(pairs[digit * 5 + code, other, its_code]) == exists
+    for other, its_code in itertools.product(range(3), range(5)):
+        assert bool(pairs[-1, other, its_code]) == any(sid[other] == its_code for sid in sids.tolist())

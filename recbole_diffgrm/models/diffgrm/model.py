@@ -4,23 +4,38 @@ With `item_head` items have embeddings of their own as well, and a softmax over 
 items are then ranked by both. With `sample_unit: sequence` the encoder is causal, and every item a target.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recbole_diffgrm.generation.beam_search import Beams, beam_search
-from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat, keep_existing, scores_of_sids
+from recbole_diffgrm.generation.beam_search import Beams, beam_search, normalize
+from recbole_diffgrm.generation.item_ranking import (
+    GeneratedSids,
+    RankedPairs,
+    concat,
+    keep_existing,
+    score_leaves,
+    scores_of_sids,
+    sort_pairs,
+)
+from recbole_diffgrm.generation.lattice import find_code_pairs
 from recbole_diffgrm.models.base import LossOutput, Targets
-from recbole_diffgrm.models.candidates import Candidates, FusedScores, GeneratedItems
+from recbole_diffgrm.models.candidates import Candidates, FusedScores, GeneratedItems, RankedItems
 from recbole_diffgrm.models.diffgrm.decoding import make_constraint, make_step, users_per_chunk
 from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork
 from recbole_diffgrm.models.diffgrm.noising import digit_losses, sample_losses
 from recbole_diffgrm.models.diffgrm.options import DiffGRMOptions, make_noising
 from recbole_diffgrm.models.diffgrm.statistics import digit_means, digit_sums
 from recbole_diffgrm.models.search import SearchModel
+
+logger = logging.getLogger(__name__)
+
+FULL_SCORING = 100_000  # items up to which item_scoring: auto scores all of them
+PAIRS_AT_ONCE = 2**17  # users and items whose vectors are held at once
 
 
 class DiffGRM(SearchModel):
@@ -35,6 +50,10 @@ class DiffGRM(SearchModel):
         super().__init__(config, dataset)
         self.semantic_ids = dataset.semantic_ids.with_lattice()
         self.has_item_head, self.sid_score_weight = config["item_head"], config["sid_score_weight"]
+        self.scores_all, self.leaf_size = self.scores_every_item(config, self.n_items), config["leaf_size"]
+        if self.has_item_head:
+            which = "all" if self.scores_all else f"those below branches of at most {self.leaf_size} SIDs"
+            logger.info(f"item_scoring {config['item_scoring']}: of {self.n_items - 1:,} items, {which} are scored")
         self.register_buffer("text_vectors", dataset.text_vectors if config["item_text"] else None)  # [items, t]
         self.decoder_targets = config["decoder_targets"]
         self.network = DiffGRMNetwork(
@@ -55,6 +74,9 @@ class DiffGRM(SearchModel):
                 num_items=self.n_items if self.has_item_head else 0,
             )
         )
+        if config["mask_absent_codes"]:
+            pairs = find_code_pairs(self.semantic_ids.sids.cpu(), self.semantic_ids.codebook_size)
+            self.network.code_pairs = pairs.to(self.semantic_ids.sids.device)
         self.noising = make_noising(config)
         self.noising.check(self.semantic_ids.num_digits)
         self.loss_weighting, self.label_smoothing = config["loss_weighting"], config["label_smoothing"]
@@ -65,8 +87,10 @@ class DiffGRM(SearchModel):
         return config["item_text"]
 
     @classmethod
-    def scores_every_item(cls, config) -> bool:
-        return config["item_head"]
+    def scores_every_item(cls, config, num_items: int) -> bool:
+        if not config["item_head"]:
+            return False
+        return num_items <= FULL_SCORING if config["item_scoring"] == "auto" else config["item_scoring"] == "full"
 
     # Training
 
@@ -114,10 +138,31 @@ class DiffGRM(SearchModel):
     # Ranking
 
     def candidates(self, batch, depth: int, validation: bool = False) -> Candidates:
-        generated = self.generate(batch, self.valid_beam_widths if validation else self.beam_widths)
+        widths = self.valid_beam_widths if validation else self.beam_widths
+        if self.has_item_head and not self.scores_all:
+            pairs = [self._score_leaves(part, start, widths) for start, part in self._chunks(batch, widths)]
+            joined = RankedPairs(*(torch.cat(parts) for parts in zip(*pairs)))
+            return RankedItems(joined, len(batch), self.semantic_ids, depth)
+        generated = self.generate(batch, widths)
         if not self.has_item_head:
             return GeneratedItems(generated, self.semantic_ids, depth)
         return FusedScores(self._fuse(batch, generated), generated, self.semantic_ids)
+
+    def _score_leaves(self, batch, first_user: int, widths: Sequence[int]) -> RankedPairs:
+        """Generate, then rank: items below the branches at which the search ends, by their log-probability among these
+        plus sid_score_weight times that of the branch. Nothing here grows with the catalogue."""
+        states, length = self._encode(batch), batch[self.ITEM_SEQ_LEN]
+        beams = self._search(states, length, widths, self.leaf_size)
+        pairs = score_leaves(beams, self.semantic_ids.groups)
+        last = states[torch.arange(len(length), device=length.device), length - 1]  # [U, d]
+        logits = [
+            self.network.pair_logits(last[user], self._embed(item), item, batch[self.ITEM_SEQ][user])
+            for user, item in zip(pairs.user.split(PAIRS_AT_ONCE), pairs.item.split(PAIRS_AT_ONCE))
+        ]
+        of_items = torch.cat(logits).float()
+        log_prob = normalize(of_items - of_items.max(), pairs.user)
+        ranked = sort_pairs(pairs._replace(scores=log_prob + self.sid_score_weight * pairs.scores.float()))
+        return ranked._replace(user=ranked.user + first_user)
 
     def _fuse(self, batch, generated: GeneratedSids) -> Tensor:
         """[B, num_items] log-probability of the item plus sid_score_weight times that of its SID."""
@@ -130,18 +175,27 @@ class DiffGRM(SearchModel):
 
     def generate(self, batch, widths: Sequence[int]) -> GeneratedSids:
         """By beam search, in chunks of as many users as the memory for it allows."""
-        length = batch[self.ITEM_SEQ].shape[1]
-        chunk = users_per_chunk(self.network.config, max(widths), length, self.decoding_memory)
-        parts = [batch[start : start + chunk] for start in range(0, len(batch), chunk)]
-        return concat([keep_existing(self._search(part, widths), self.semantic_ids) for part in parts])
+        parts = [self._search_batch(part, widths) for _, part in self._chunks(batch, widths)]
+        return concat([keep_existing(beams, self.semantic_ids) for beams in parts])
 
     def generate_beams(self, batch) -> Beams:
-        return self._search(batch, self.beam_widths)
+        leaf_size = self.leaf_size if self.has_item_head and not self.scores_all else 0
+        return self._search_batch(batch, self.beam_widths, leaf_size)
 
-    def _search(self, batch, widths: Sequence[int]) -> Beams:
+    def _chunks(self, batch, widths: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """(number of the first user, batch)"""
+        length = batch[self.ITEM_SEQ].shape[1]
+        size = users_per_chunk(self.network.config, max(widths), length, self.decoding_memory)
+        for start in range(0, len(batch), size):
+            yield start, batch[start : start + size]
+
+    def _search_batch(self, batch, widths: Sequence[int], leaf_size: int = 0) -> Beams:
+        return self._search(self._encode(batch), batch[self.ITEM_SEQ_LEN], widths, leaf_size)
+
+    def _search(self, states: Tensor, length: Tensor, widths: Sequence[int], leaf_size: int) -> Beams:
         """Confidence-guided Parallel Denoising (CPD; paper, Sec. 3.4)."""
-        history = self.network.precompute_kv(self._encode(batch), batch[self.ITEM_SEQ_LEN])
-        normalize = self.normalize_codes
-        constraint = make_constraint(self.decoding, self.path_merge, normalize, self.semantic_ids, self.order_seed)
+        history, normalized = self.network.precompute_kv(states, length), self.normalize_codes
+        constraint = make_constraint(self.decoding, self.path_merge, normalized, self.semantic_ids, self.order_seed)
+        leaf_size = max(leaf_size, int(normalized))
         step = make_step(self.network, history)
-        return beam_search(step, constraint, widths, len(batch), history.bias.device, int(normalize))
+        return beam_search(step, constraint, widths, len(length), history.bias.device, leaf_size)

@@ -49,6 +49,8 @@ class EncodedHistory(NamedTuple):
 
 
 class DiffGRMNetwork(nn.Module):
+    code_pairs: Tensor | None
+
     def __init__(self, config: DiffGRMConfig):
         super().__init__()
         self.config = config
@@ -70,6 +72,7 @@ class DiffGRMNetwork(nn.Module):
         )
         self.decoder = nn.ModuleList(DecoderLayer(*layer_sizes, config.dropout) for _ in range(config.decoder_layers))
         self.norm = nn.LayerNorm(d)  # of the encoder's and the decoder's output
+        self.register_buffer("code_pairs", None, persistent=False)  # lattice.find_code_pairs
         self._initialize()
 
     def _initialize(self) -> None:
@@ -147,6 +150,19 @@ class DiffGRMNetwork(nn.Module):
         states = self.norm(layer(x, key, value, history.bias, rows)).flatten(0, 2)  # [B * K, d]
         return x.new_zeros(digits.numel(), x.shape[-1]).index_copy(0, rows, states).view_as(x)
 
+    def predict(self, digits: Tensor, history: EncodedHistory, query_positions: Tensor | None = None) -> Tensor:
+        """Logits of partial SIDs [B, V, n] -> [B, V, n, M]; with `code_pairs`, -inf for codes that no item has together
+        with one of the known digits."""
+        logits = self.logits(self.decode(digits, history, query_positions))
+        if self.code_pairs is None:
+            return logits
+        n, m, _ = self.code_embedding.shape
+        index = torch.where(digits == MASKED, n * m, digits + torch.arange(n, device=digits.device) * m)  # [B, V, n]
+        exists = self.code_pairs[index[..., 0]]
+        for digit in range(1, n):
+            exists = exists & self.code_pairs[index[..., digit]]
+        return logits.masked_fill(~exists, -torch.inf)
+
     def logits(self, states: Tensor) -> Tensor:
         """States of all digits [..., n, d] -> [..., n, M]"""
         flat = states.reshape(-1, *states.shape[-2:]).transpose(0, 1)  # [n, *, d]
@@ -161,3 +177,8 @@ class DiffGRMNetwork(nn.Module):
         logits = states @ vectors.T
         bias = torch.where(seen > 0, REPEAT_SCALE * self.repeat_weight, 0.0)
         return logits.scatter_add(1, seen, bias.to(logits.dtype))
+
+    def pair_logits(self, states: Tensor, vectors: Tensor, items: Tensor, seen: Tensor) -> Tensor:
+        """The same of one item for each state: [P, d], its vector [P, d], its number [P], histories [P, L] -> [P]"""
+        repeats = (seen == items[:, None]).sum(dim=1)
+        return (states * vectors).sum(dim=1) + REPEAT_SCALE * self.repeat_weight * repeats

@@ -126,8 +126,7 @@ class OnPolicyCoherentNoising(_NestedNoising):
         """[B, n, M] -> [B, n] in 0..1: by the largest probability, or the entropy divided by its largest value."""
         if self.ocn_confidence == "msp":
             return super().difficulty(logits)
-        log_prob = logits.log_softmax(dim=-1)
-        entropy = -(log_prob.exp() * log_prob).sum(dim=-1)
+        entropy = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
         return entropy / torch.log(torch.tensor(float(max(2, logits.shape[-1])), device=logits.device))
 
     def masking_order(self, difficulty: Tensor) -> Tensor:
@@ -218,7 +217,7 @@ def predict_views(
     positions = None
     if num_masked is not None and num_masked < masked[0].numel():
         positions = masked.flatten(1).int().argsort(dim=1, descending=True, stable=True)[:, :num_masked]
-    return Views(masked, network.logits(network.decode(shown, history, positions)))
+    return Views(masked, network.predict(shown, history, positions))
 
 
 def even_schedule(num_digits: int, num_views: int) -> tuple[int, ...]:
@@ -233,12 +232,15 @@ def nested_masks(order: Tensor, schedule: Sequence[int]) -> Tensor:
 
 
 def digit_losses(views: Views, target: Tensor, label_smoothing: float) -> Tensor:
-    """[B, V, n] cross-entropy of the masked digits, 0 for the others (the terms of Eq. 3)."""
-    labels = target[:, None].expand_as(views.masked)  # [B, V, n]
-    losses = F.cross_entropy(
-        views.logits.flatten(0, 2), labels.flatten(), reduction="none", label_smoothing=label_smoothing
-    )
-    return losses.view_as(labels) * views.masked
+    """[B, V, n] cross-entropy of the masked digits, 0 for the others (the terms of Eq. 3). Smoothing is over the codes
+    that take part, those with finite logits."""
+    labels, logits = target[:, None].expand_as(views.masked), views.logits  # [B, V, n], [B, V, n, M]
+    losses = F.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none").view_as(labels)
+    if label_smoothing:
+        takes_part = logits > -torch.inf
+        log_prob = logits.log_softmax(dim=-1).masked_fill(~takes_part, 0)
+        losses = (1 - label_smoothing) * losses - label_smoothing * log_prob.sum(dim=-1) / takes_part.sum(dim=-1)
+    return losses * views.masked
 
 
 def sample_losses(losses: Tensor, masked: Tensor, weighting: str) -> Tensor:

@@ -48,6 +48,16 @@ class ItemHeadOptions(Options):
         "item_head: weight of the SID's log-probability; a SID that was not generated counts as the last one that was.",
         affects="evaluation",
     )
+    item_scoring: Literal["auto", "full", "generated"] = option(
+        "item_head: which items get a score. full: all. generated: those below the branches at which beam search ends, "
+        "whatever the size of the catalogue. auto: all of up to 100,000.",
+        affects="evaluation",
+    )
+    leaf_size: PositiveInt = option(
+        "item_scoring generated: a branch with at most this many SIDs below it is not divided further: all their items "
+        "are scored.",
+        affects="evaluation",
+    )
     decoder_targets: PositiveInt | None = option(
         "sample_unit sequence: train the decoder on this many random targets of each sample; ~ on all, which takes "
         "memory: keys and values are held for each of them."
@@ -82,6 +92,10 @@ class LossOptions(Options):
         "release)."
     )
     label_smoothing: Probability = option("Label smoothing of the digits' cross-entropy.")
+    mask_absent_codes: bool = option(
+        "Leave codes that no item has together with one of the shown digits out of the softmax. False: all codes are "
+        "in it, as in the paper."
+    )
 
 
 class DecodingOptions(Options):
@@ -109,13 +123,15 @@ class _DiffGRMOptions(SearchOptions, NetworkOptions, ItemHeadOptions, NoisingOpt
     @model_validator(mode="after")
     def _check_item_head(self, info: ValidationInfo) -> "_DiffGRMOptions":
         if not self.item_head:
-            self.check_unused(info, "sid_score_weight", "read only with item_head")
-            self.check_unused(info, "item_text", "read only with item_head")
+            for key in ("sid_score_weight", "item_text", "item_scoring", "leaf_size"):
+                self.check_unused(info, key, "read only with item_head")
         elif self.decoding != "constrained":
             raise UserError("item_head: needs decoding: constrained, which bounds the score of every SID")
         else:
             reason = "not read with item_head, which ranks items by their own scores"
             self.check_unused(info, "sid_collision_order", reason)
+            if self.item_scoring == "full":
+                self.check_unused(info, "leaf_size", "not read with item_scoring: full")
         return self
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from recbole_diffgrm import Recommender, UserError, run
 from recbole_diffgrm.evaluation.evaluator import evaluate
 from recbole_diffgrm.models.candidates import NOT_RANKED, ItemScores
+from recbole_diffgrm.models.diffgrm import model as diffgrm_model
 from recbole_diffgrm.models.diffgrm.model import Targets
 from recbole_diffgrm.nn.item_embeddings import TEXT_SCALE
 from tests.conftest import build_tiny
@@ -117,6 +118,71 @@ def test_items_are_ranked_by_both_scores(options, weight, changes):
         assert evaluation.ranks[loader.order].tolist() == torch.cat(ranks[ranking]).tolist()
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("changes", [{}, {"sid_codebook_size": 4, "sid_num_digits": 2}], ids=str)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_generate_then_rank_with_all_branches_is_a_ranking_of_all_items(options, changes, normalize):
+    """Branches that hold every SID, and no weight on them: what the item head says, in both rankings and levels."""
+    settings = {"item_head": True, "sid_score_weight": 0.0, "normalize_codes": normalize, **ALL_POSITIONS, **changes}
+    _, _, model, loader = build_tiny(options, beam_size=200, leaf_size=8, **settings)
+    assert model.scores_all
+    for _, batch in loader:
+        model.scores_all = True
+        full = model.candidates(batch.interaction, depth=40)
+        model.scores_all = False
+        some = model.candidates(batch.interaction, depth=40)
+        for exclude in (None, batch.seen):
+            assert torch.equal(some.top_k(40, exclude).items, full.top_k(40, exclude).items)
+            scores, expected = (candidates.top_k(9, exclude).scores for candidates in (some, full))
+            torch.testing.assert_close(scores - scores[:, :1], expected - expected[:, :1], atol=1e-4, rtol=0)
+            for rank in ("target_rank", "sid_target_rank"):
+                ranks, expected = (getattr(candidates, rank)(batch.target, exclude) for candidates in (some, full))
+                assert torch.equal(ranks, expected)
+        assert torch.equal(some.dense_scores()[:, 1:].argsort(descending=True), full.top_k(40).items - 1)
+        counts = some.count_sids(batch.target, 10)
+        assert counts["scored_items"] == 40 * len(batch.target)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("leaf_size", [1, 3, 8])
+def test_generate_then_rank_scores_what_is_below_its_branches(options, leaf_size):
+    settings = {"item_head": True, "sid_score_weight": 0.7, "item_scoring": "generated", **ALL_POSITIONS}
+    _, _, model, loader = build_tiny(options, beam_size=10, leaf_size=leaf_size, **settings)
+    ids, items = model.semantic_ids, torch.arange(41)
+    vectors = model.network.embed_items(items, ids.lookup(items))
+    for _, batch in loader:
+        beams, states = model.generate_beams(batch.interaction), model._encode(batch.interaction)
+        top = model.candidates(batch.interaction, depth=40).top_k(40)
+        for user in range(len(batch.target)):
+            best = {}
+            for branch in range(beams.scores.shape[1]):
+                begin, length = beams.below.begin[user, branch], beams.below.length[user, branch]
+                assert length <= leaf_size
+                for row in beams.below.rows[begin : begin + length].tolist():
+                    for item in torch.nonzero(ids.sid_index == row).flatten().tolist():
+                        best[item] = max(best.get(item, -torch.inf), float(beams.scores[user, branch]))
+            length = int(batch.interaction["item_length"][user])
+            history = batch.interaction["item_id_list"][user, :length]
+            logits = model.network.item_logits(states[user, length - 1][None], vectors, history[None])[0]
+            log_prob = logits[sorted(best)].log_softmax(0)
+            expected = {item: float(p) + 0.7 * best[item] for item, p in zip(sorted(best), log_prob)}
+            order = sorted(expected, key=lambda item: (-expected[item], item))
+            assert top.items[user, : len(order)].tolist() == order
+            assert top.scores[user, : len(order)].tolist() == pytest.approx(
+                [expected[item] for item in order], abs=1e-4
+            )
+            assert (top.scores[user, len(order) :] == -torch.inf).all()
+            assert sorted(top.items[user].tolist()) == list(range(1, 41))  # popular items follow
+
+
+def test_large_catalogues_are_not_scored_whole(options, monkeypatch, caplog):
+    monkeypatch.setattr(diffgrm_model, "FULL_SCORING", 30)
+    caplog.set_level("INFO")
+    config, _, model, _ = build_tiny(options, item_head=True, **ALL_POSITIONS)
+    assert not model.scores_all and "of 40 items, those below branches" in caplog.text
+    assert not model.scores_every_item(config, 41) and model.scores_every_item(config, 29)
+
+
 # Runs
 
 
@@ -127,6 +193,7 @@ def test_items_are_ranked_by_both_scores(options, weight, changes):
         {"enable_amp": True},
         ALL_POSITIONS,
         {**ALL_POSITIONS, "decoder_targets": 1, "encoder_dropout_prob": 0.5},
+        {**ALL_POSITIONS, "item_scoring": "generated", "leaf_size": 5},
     ],
     ids=str,
 )

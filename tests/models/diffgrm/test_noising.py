@@ -21,6 +21,7 @@ from recbole_diffgrm.models.diffgrm.noising import (
     register,
     sample_losses,
 )
+from tests.conftest import build_tiny
 from tests.models.diffgrm.test_network import encode, make_network
 
 CONFIG = DiffGRMConfig(4, 6, 8, 16, 2, 1, 2, 0.0, 9, True)
@@ -316,3 +317,30 @@ def test_a_new_noising_is_one_class(sample, monkeypatch):
     expected = predictions(network, history, target, views.masked[:, 0])[torch.arange(5), 2, target[:, 2]].log()
     assert torch.allclose(sample_losses(losses, views.masked, "view_mean"), -expected)
     assert noising.difficulty(views.logits[:, 0]).shape == (5, 4)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("noising", NOISINGS)
+def test_absent_codes_take_no_part(options, noising, smoothing):
+    """The loss of a masked digit runs over the codes that some item has together with each of the shown digits."""
+    settings = {"mask_absent_codes": True, "noising": noising, "label_smoothing": smoothing, "sid_codebook_size": 8}
+    _, split, model, _ = build_tiny(options, **settings)
+    sids, batch = model.semantic_ids.sids.long(), split.train.inter_feat.cut(torch.arange(6))
+    target = model.semantic_ids.lookup(batch["item_id"])
+    history = model.network.precompute_kv(model._encode(batch), batch["item_length"])
+    views = model.noising.make_views(model.network, history, target)
+    losses = digit_losses(views, target, smoothing).detach()
+    num_absent = 0
+    for sample, view, digit in itertools.product(range(6), range(views.masked.shape[1]), range(target.shape[1])):
+        if not views.masked[sample, view, digit]:
+            assert losses[sample, view, digit] == 0
+            continue
+        shown = [d for d in range(target.shape[1]) if not views.masked[sample, view, d]]
+        fits = [set(sids[sids[:, d] == target[sample, d], digit].tolist()) for d in shown]
+        codes = sorted(set(sids[:, digit].tolist()).intersection(*fits))
+        num_absent += 8 - len(codes)
+        log_prob = views.logits[sample, view, digit][codes].detach().log_softmax(0)
+        expected = -(1 - smoothing) * log_prob[codes.index(int(target[sample, digit]))] - smoothing * log_prob.mean()
+        assert float(losses[sample, view, digit]) == pytest.approx(float(expected))
+    assert num_absent > 0
+    assert torch.isfinite(sum(model.losses(batch).parts.values()))
