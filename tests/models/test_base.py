@@ -89,7 +89,9 @@ def test_models_that_generate_nothing_say_so(options):
             model.generate_beams(loader.samples.cut(torch.arange(2)))
 
 
-@pytest.mark.parametrize(("changes", "is_dense"), [({}, False), ({"item_head": True, "item_scoring": "full"}, True)], ids=str)
+@pytest.mark.parametrize(
+    ("changes", "is_dense"), [({}, False), ({"item_head": True, "item_scoring": "full"}, True)], ids=str
+)
 def test_large_catalogs_are_scored_for_fewer_users_at_once(options, changes, is_dense):
     config = build_tiny(options, **changes).config
     assert users_per_batch(config, 40) == config["eval_batch_size"]
