@@ -194,6 +194,8 @@ def _with_presets(
 ) -> list[Layer]:
     """The presets and, above them, the layers; names of models in them are checked."""
     presets = presets.split(",") if isinstance(presets, str) else presets
+    if not isinstance(presets, Sequence) or not all(isinstance(name, str) for name in presets):
+        raise UserError("preset: give names, with commas between")
     presets = [name.strip() for name in presets if name.strip()]
     all_layers = [*layers.preset_layers(model, presets, compared_with, dataset), *user_layers]
     for source, layer in all_layers:

@@ -120,7 +120,7 @@ def _open(source: str, device: str, **options):
 
 def _folder(name: str) -> Path | None:
     """The folder of a model on this disk; None for the name of one on the hub."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))  # noqa: PTH111  pathlib: an unknown ~user is an error
     if path.is_dir():
         if not (path / "modules.json").exists() and not (path / "config.json").exists():
             raise UserError(f"sid_text_encoder: {name} is not a sentence-transformers model (no modules.json)")

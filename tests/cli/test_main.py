@@ -59,6 +59,7 @@ def test_command_line_values_are_yaml_and_never_evaluated(tmp_path):
         ["--dataset=../up"],
         ["--dataset=Amazon_Bauty"],
         ["--preset=no_such_preset"],
+        ["--preset"],
         ["--help", "epohs"],
     ],
 )

@@ -129,6 +129,7 @@ def test_wrong_names(tmp_path):
     for name, words in {
         str(tmp_path / "nowhere"): "does not exist",
         "./nowhere": "does not exist",
+        "~no_such_user": "does not exist",
         str(tmp_path / "file.txt"): "is a file",
         str(tmp_path): "modules.json",
         str(broken): "cannot be loaded",
