@@ -301,9 +301,7 @@ def test_example_noising_masks_a_suffix(monkeypatch):
     monkeypatch.setattr(noising, "NOISINGS", dict(noising.NOISINGS))
     names = run_example("recbole_diffgrm/models/diffgrm/noising.py", "recbole_diffgrm.models.diffgrm.noising")
     suffix = names["SuffixNoising"](n_views=3, suffix_min_length=2)
-    network = argparse.Namespace(
-        decode=lambda shown, history, positions: shown, logits=lambda states: torch.zeros(*states.shape, 8)
-    )
+    network = argparse.Namespace(predict=lambda shown, history, positions: torch.zeros(*shown.shape, 8))
     views = suffix.make_views(network, None, torch.zeros(5, 4, dtype=torch.int64))
     assert views.masked.shape == (5, 3, 4)
     assert views.masked[..., 2:].all() and not (views.masked[..., :-1] & ~views.masked[..., 1:]).any()

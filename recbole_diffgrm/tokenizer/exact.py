@@ -8,7 +8,6 @@ points: a float64 off by 1e-15 does so once in 1e10 times on a grid of 2^-16, a 
 """
 
 import numpy as np
-from scipy.linalg import eigh_tridiagonal
 
 STEP = 2.0**-16  # of the grid for vectors of about length 1
 MATRIX_STEP = 2.0**-24  # for orthogonal matrices; float32 holds these numbers, too
@@ -49,6 +48,8 @@ def eigh(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     iteration, which has no sums in it. numpy's reduction uses BLAS, and eigenvectors of near eigenvalues multiply the
     difference in the last bits by a million.
     """
+    from scipy.linalg import eigh_tridiagonal  # takes long to import: a wrong command is answered before
+
     rest = np.array(matrix, np.float64)
     size = len(rest)
     room = np.empty_like(rest)

@@ -6,7 +6,6 @@ decide. Centroids are means, rounded to the grid of the points.
 
 import faiss
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from recbole_diffgrm.tokenizer.exact import to_grid
 from recbole_diffgrm.tokenizer.parallel import BLOCK_CELLS
@@ -35,6 +34,8 @@ def improve(points: np.ndarray, centroids: np.ndarray, step: float) -> np.ndarra
 
 def move(points: np.ndarray, centroids: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:
     """One of Lloyd's iterations: each point's nearest centroid [N], and the means [M, w] of the points with each."""
+    from scipy.sparse import csr_matrix  # takes long to import: a wrong command is answered before
+
     code = nearest_centroid(points, centroids)
     count = np.bincount(code, minlength=len(centroids))
     member = csr_matrix((np.ones(len(code)), code, np.arange(len(code) + 1)), shape=(len(code), len(count)))
