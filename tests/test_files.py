@@ -123,6 +123,6 @@ def test_checksums_are_those_of_the_files(options):
 
     result = run("Pop", "tiny", **options, save_topk=3)
     saved = json.loads((result.run_dir / "result.json").read_text())["sha256"]
-    assert set(saved) == {"result.json", "items.tsv", "ranks.npz", "topk.tsv"}
+    assert set(saved) == {"result.json", "best.pt", "items.tsv", "ranks.npz", "topk.tsv"}
     assert {name: file_sha256(result.run_dir / name) for name in result.sha256} == result.sha256
     assert RunResult.load(result.run_dir) == result
