@@ -1,9 +1,11 @@
 """What all commands share: --key=value arguments, and exit codes."""
 
+import _thread
 import logging
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -96,7 +98,7 @@ def print_error(error: object) -> None:
 def exit_code(work: Callable[[], int]) -> int:
     """Of `work`: a user's mistake or a signal is one line on standard error and a code of its own."""
     try:
-        with explain_shortage():
+        with explain_shortage(), _interrupts_kept():
             return work()
     except UserError as error:
         print_error(error)
@@ -110,3 +112,21 @@ def exit_code(work: Callable[[], int]) -> int:
     except KeyboardInterrupt:  # before training began, or a second time
         print("stopped", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Ctrl-C while Python deletes an object is lost, with a traceback: here it comes again a moment later."""
+    original = sys.unraisablehook
+
+    def hook(lost: Any) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            threading.Timer(0.05, _thread.interrupt_main).start()
+        else:
+            original(lost)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = original

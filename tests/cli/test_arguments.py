@@ -2,12 +2,13 @@
 never a result that is not the one asked for."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 
 from recbole_diffgrm import run
-from recbole_diffgrm.cli.arguments import split_files
+from recbole_diffgrm.cli.arguments import exit_code, split_files
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.config.argument_values import parse_argument
 from recbole_diffgrm.errors import UserError
@@ -211,3 +212,17 @@ def test_columns_under_other_names(tmp_path):
     plain = run("SASRec", "tiny", **settings)
     names = {"ITEM_LIST_LENGTH_FIELD": "lengths", "LIST_SUFFIX": "_history", "NEG_PREFIX": "no_"}
     assert run("SASRec", "tiny", **settings, **names).test == plain.test
+
+
+def test_an_interrupt_while_an_object_is_deleted_is_not_lost(capsys):
+    class Deleted:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    def work() -> int:
+        Deleted()
+        time.sleep(10)
+        return 0
+
+    assert exit_code(work) == 130
+    assert capsys.readouterr().err == "stopped\n"
