@@ -97,8 +97,13 @@ def print_error(error: object) -> None:
 
 def exit_code(work: Callable[[], int]) -> int:
     """Of `work`: a user's mistake or a signal is one line on standard error and a code of its own."""
+    with _interrupts_kept():  # to the end: an exception keeps objects of `work` alive
+        return _exit_code(work)
+
+
+def _exit_code(work: Callable[[], int]) -> int:
     try:
-        with explain_shortage(), _interrupts_kept():
+        with explain_shortage():
             return work()
     except UserError as error:
         print_error(error)
@@ -116,17 +121,21 @@ def exit_code(work: Callable[[], int]) -> int:
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """Ctrl-C while Python deletes an object is lost, with a traceback: here it comes again a moment later."""
-    original = sys.unraisablehook
+    """Ctrl-C while Python deletes an object is lost, with a traceback: here it comes again a moment later, unless it is
+    all over by then."""
+    original, timers = sys.unraisablehook, list[threading.Timer]()
 
     def hook(lost: Any) -> None:
-        if issubclass(lost.exc_type, KeyboardInterrupt):
-            threading.Timer(0.05, _thread.interrupt_main).start()
-        else:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
             original(lost)
+            return
+        timers.append(threading.Timer(0.05, _thread.interrupt_main))
+        timers[-1].start()
 
     sys.unraisablehook = hook
     try:
         yield
     finally:
         sys.unraisablehook = original
+        for timer in timers:
+            timer.cancel()

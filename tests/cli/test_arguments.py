@@ -224,5 +224,12 @@ def test_an_interrupt_while_an_object_is_deleted_is_not_lost(capsys):
         time.sleep(10)
         return 0
 
+    def fail() -> int:
+        kept = Deleted()  # by the traceback, until the error is said
+        raise UserError(f"something {kept is None}")
+
     assert exit_code(work) == 130
     assert capsys.readouterr().err == "stopped\n"
+    assert exit_code(fail) == 2
+    time.sleep(0.1)
+    assert capsys.readouterr().err == "error: something False\n"
