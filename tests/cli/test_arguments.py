@@ -2,6 +2,7 @@
 never a result that is not the one asked for."""
 
 import json
+import signal
 import time
 
 import numpy as np
@@ -215,13 +216,16 @@ def test_columns_under_other_names(tmp_path):
 
 
 def test_an_interrupt_while_an_object_is_deleted_is_not_lost(capsys):
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
+
     class Deleted:
         def __del__(self):
             raise KeyboardInterrupt
 
     def work() -> int:
         Deleted()
-        time.sleep(10)
+        for _ in range(1000):
+            time.sleep(0.01)
         return 0
 
     def fail() -> int:
@@ -233,3 +237,4 @@ def test_an_interrupt_while_an_object_is_deleted_is_not_lost(capsys):
     assert exit_code(fail) == 2
     time.sleep(0.1)
     assert capsys.readouterr().err == "error: something False\n"
+    signal.signal(signal.SIGINT, previous)

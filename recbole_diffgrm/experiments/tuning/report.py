@@ -19,6 +19,7 @@ from typing import Any
 
 import optuna
 import yaml
+from filelock import FileLock
 from optuna.trial import FrozenTrial, TrialState
 
 from recbole_diffgrm.config.recbole_config import Config
@@ -110,12 +111,13 @@ def make_report(search: Search) -> Report:
 
 def write_report(report: Report) -> None:
     folder = report.search.folder
-    write_text(_to_markdown(report), folder / "tune.md")
-    write_text(_to_csv(report), folder / "tune.csv")
-    write_json(_to_json(report), folder / "tune.json")
-    if report.best:
-        write_text(best_settings(report.best, report.search.space), folder / BEST_FILE)
-        _draw(report, folder / "tune.png")
+    with FileLock(folder / "report.lock"):  # two processes may come to the end at once
+        write_text(_to_markdown(report), folder / "tune.md")
+        write_text(_to_csv(report), folder / "tune.csv")
+        write_json(_to_json(report), folder / "tune.json")
+        if report.best:
+            write_text(best_settings(report.best, report.search.space), folder / BEST_FILE)
+            _draw(report, folder / "tune.png")
 
 
 def best_settings(config: Config, searched: Collection[str]) -> str:
