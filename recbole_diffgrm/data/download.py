@@ -106,8 +106,8 @@ def _zip_fault(path: Path) -> str | None:
         with zipfile.ZipFile(path) as archive:
             check_unpacked_size(archive)
             broken = archive.testzip()
-    # RuntimeError: encrypted; NotImplementedError: an unknown compression
-    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError, NotImplementedError, Hostile) as error:
+    # RuntimeError: it is encrypted, or compressed in a way that Python does not know
+    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError, Hostile) as error:
         return str(error) or type(error).__name__
     return f"wrong checksum of {broken}" if broken else None
 

@@ -32,7 +32,7 @@ from recbole_diffgrm.generation.lattice import (
     children_of_more_digits,
     children_of_one_digit,
 )
-from recbole_diffgrm.generation.ranges import expand_ranges
+from recbole_diffgrm.generation.ranges import expand_ranges, number_within
 from recbole_diffgrm.generation.semantic_ids import MASKED
 from recbole_diffgrm.generation.trie import Trie, children_of
 
@@ -404,9 +404,7 @@ def _choose(found: _Found, path_merge: str | None, width: int) -> tuple[Tensor, 
 
 def _merge(found: _Found, path_merge: str) -> tuple[Tensor, Tensor]:
     """One entry for each state of a user, by user and state: (the best one that reaches it, the state's score)."""
-    _, subset = torch.unique(
-        found.known_digits, return_inverse=True
-    )  # small numbers, so that the key does not overflow
+    _, subset = torch.unique(found.known_digits, return_inverse=True)  # small numbers: the key must not overflow
     key = (found.user * (int(subset.max()) + 1) + subset) * (int(found.first.max()) + 1) + found.first
     key, order = torch.sort(key, stable=True)
     _, group, size = torch.unique_consecutive(key, return_inverse=True, return_counts=True)
@@ -425,8 +423,7 @@ def _top_per_user(user: Tensor, scores: Tensor, width: int) -> tuple[Tensor, Ten
     order = scores.argsort(descending=True, stable=True)
     order = order[user[order].argsort(stable=True)]
     user = user[order]
-    rank = torch.arange(len(user), device=user.device) - torch.searchsorted(user, user)
-    order = order[rank < width]
+    order = order[number_within(user) < width]
     return order, scores[order]
 
 
@@ -444,7 +441,7 @@ class _Table:
     """Values of branches, which are ordered by user, as a table of users and their branches [U, W]."""
 
     def __init__(self, num_users: int, user: Tensor):
-        self.user, self.slot = user, torch.arange(len(user), device=user.device) - torch.searchsorted(user, user)
+        self.user, self.slot = user, number_within(user)
         self.shape = (num_users, int(self.slot.max()) + 1)
         self.row = user * self.shape[1] + self.slot  # of [U * W]
 

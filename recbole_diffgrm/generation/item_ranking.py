@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recbole_diffgrm.generation.beam_search import Beams
-from recbole_diffgrm.generation.ranges import expand_ranges
+from recbole_diffgrm.generation.ranges import expand_ranges, number_within
 from recbole_diffgrm.generation.semantic_ids import ItemGroups, SemanticIds
 
 SeenPairs = tuple[Tensor, Tensor]  # (row of the user in the batch, item) pairs that are filtered out
@@ -89,7 +89,7 @@ def list_items(
     If these are fewer than k, `popular` ones [N] follow: a list is short (0 for none) only if the catalogue is.
     """
     user, item, _ = pairs.without(seen, len(popular))
-    rank = _rank_per_user(user)
+    rank = number_within(user)
     kept = rank < k
     ranked = torch.zeros(num_users, k, dtype=torch.int64, device=user.device)
     ranked[user[kept], rank[kept]] = item[kept]
@@ -110,7 +110,7 @@ def rank_sids(pairs: RankedPairs, sid_index: Tensor, num_users: int) -> Tensor:
     index = torch.arange(len(row), device=row.device)
     first = torch.full_like(key, len(row)).scatter_reduce(0, number, index, "amin").sort().values
     user = pairs.user[first]
-    rank = _rank_per_user(user)
+    rank = number_within(user)
     rows = torch.full((num_users, int(rank.max()) + 1 if len(rank) else 1), -1, device=row.device)
     rows[user, rank] = row[first]
     return rows
@@ -173,7 +173,7 @@ def dense_ranks(user: Tensor, item: Tensor, num_users: int, popular: Tensor) -> 
     num_ranked = torch.bincount(user, minlength=num_users)[:, None]
     scores = torch.full((num_users, num_items + 1), -float(num_items + 1), device=device)
     scores[:, popular.long()] = -(num_ranked + is_other.cumsum(1, dtype=torch.int32)).float()
-    scores[user, item] = -(1 + _rank_per_user(user)).float()
+    scores[user, item] = -(1 + number_within(user)).float()
     return scores
 
 
@@ -229,11 +229,6 @@ def _is_first(sids: Tensor) -> Tensor:
     index = torch.arange(num_users * width, device=sids.device)
     first = index.new_full((int(number.max()) + 1,), num_users * width).scatter_reduce(0, number, index, "amin")
     return (first[number] == index).view(num_users, width)
-
-
-def _rank_per_user(user: Tensor) -> Tensor:
-    """[P] number of each entry among its user's; users ascend."""
-    return torch.arange(len(user), device=user.device) - torch.searchsorted(user, user)
 
 
 def _members(rows: Tensor, groups: ItemGroups) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,12 @@
-"""Index ranges of different lengths, laid out one after the other."""
+"""Groups of different sizes, laid out one after the other."""
 
 import torch
 from torch import Tensor
+
+
+def number_within(group: Tensor) -> Tensor:
+    """[R] the place of each entry, from 0, among those of its group [R]; groups ascend."""
+    return torch.arange(len(group), device=group.device) - torch.searchsorted(group, group)
 
 
 def expand_ranges(begin: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:

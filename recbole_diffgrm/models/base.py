@@ -20,6 +20,7 @@ from recbole_diffgrm.config.protocol import is_sampled
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.generation.beam_search import Beams
+from recbole_diffgrm.generation.ranges import number_within
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models.candidates import Candidates
 
@@ -43,8 +44,7 @@ class Targets(NamedTuple):
             return self
         order = torch.rand(len(self.row), device=self.row.device).argsort()
         order = order[self.row[order].argsort(stable=True)]  # by sample, in random order within each
-        number = torch.arange(len(order), device=order.device) - torch.searchsorted(self.row, self.row)
-        kept = order[number < count]
+        kept = order[number_within(self.row) < count]
         return Targets(self.row[kept], self.position[kept], self.item[kept])
 
 

@@ -215,7 +215,6 @@ class RankedItems(Candidates):
             "distinct": num_sids,
             "existing": num_sids,
             "generated_items": int(self._list(k, exclude)[1].sum()),
-            "scored_items": len(self.pairs.item),
         }
 
     def dense_scores(self) -> Tensor:

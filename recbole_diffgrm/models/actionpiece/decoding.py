@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from recbole_diffgrm.generation.item_ranking import GeneratedSids
+from recbole_diffgrm.generation.ranges import number_within
 from recbole_diffgrm.generation.semantic_ids import distinct_sids, find_rows
 from recbole_diffgrm.generation.trie import Trie, build_trie
 from recbole_diffgrm.models.actionpiece.vocabulary import PAD, Vocabulary
@@ -75,7 +76,7 @@ def combine_rankings(rows: Tensor) -> GeneratedSids:
     key, score = key[order], score[order]
     user = key // base
     num_distinct = torch.bincount(user, minlength=num_users)
-    place = torch.arange(len(key), device=device) - torch.searchsorted(user, user)
+    place = number_within(user)
     shape = (num_users, max(1, int(num_distinct.max())) if num_users else 1)
     ranked = GeneratedSids(
         rows=torch.full(shape, -1, device=device),
