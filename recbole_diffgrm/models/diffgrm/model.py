@@ -30,6 +30,7 @@ from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork
 from recbole_diffgrm.models.diffgrm.noising import digit_losses, sample_losses
 from recbole_diffgrm.models.diffgrm.options import DiffGRMOptions, make_noising
 from recbole_diffgrm.models.diffgrm.statistics import digit_means, digit_sums
+from recbole_diffgrm.models.diffgrm.teacher import teach, teacher_losses
 from recbole_diffgrm.models.search import SearchModel
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class DiffGRM(SearchModel):
             which = "all" if self.scores_all else f"those below branches of at most {self.leaf_size} SIDs"
             logger.info(f"item_scoring {config['item_scoring']}: of {self.n_items - 1:,} items, {which} are scored")
         self.register_buffer("text_vectors", dataset.text_vectors if config["item_text"] else None)  # [items, t]
-        self.decoder_targets = config["decoder_targets"]
+        self.decoder_targets, self.teacher_weight = config["decoder_targets"], config["teacher_weight"]
         self.network = DiffGRMNetwork(
             DiffGRMConfig(
                 num_digits=self.semantic_ids.num_digits,
@@ -97,20 +98,27 @@ class DiffGRM(SearchModel):
     def losses(self, batch) -> LossOutput:
         """Of the SIDs' digits and, with the item head, of the items."""
         states, targets = self._encode(batch), self.targets(batch)
-        sid_loss, statistics = self._sid_loss(states, targets.sample(self.decoder_targets))
+        chosen = targets.choose(self.decoder_targets)
+        logits = self._item_logits(states, targets, batch[self.ITEM_SEQ]) if self.has_item_head else None
+        teacher = logits[chosen] if logits is not None and self.teacher_weight else None
+        sid_loss, statistics = self._sid_loss(states, targets.take(chosen), teacher)
         parts = {"sid": sid_loss}
-        if self.has_item_head:
-            logits = self._item_logits(states, targets, batch[self.ITEM_SEQ])
+        if logits is not None:
             parts["item"] = F.cross_entropy(logits, targets.item)
         return LossOutput(parts, len(targets.item), statistics)
 
-    def _sid_loss(self, states: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
+    def _sid_loss(self, states: Tensor, targets: Targets, teacher: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """`teacher`: the item head's logits [T, num_items]."""
         sids = self.semantic_ids.lookup(targets.item)  # [T, n]
         row = targets.row if self.sample_unit == "sequence" else None
         history = self.network.precompute_kv(states, targets.position + 1, row)
         views = self.noising.make_views(self.network, history, sids)
         losses = digit_losses(views, sids, self.label_smoothing)
         statistics = digit_sums(views, losses, sids, self.noising)
+        if teacher is not None:
+            taught = teach(teacher, self.semantic_ids, views, sids)
+            weight = self.teacher_weight * taught.sum(dim=-1)  # 0 where it has nothing to say
+            losses = (1 - weight) * losses + self.teacher_weight * teacher_losses(views, taught)
         return sample_losses(losses, views.masked, self.loss_weighting).mean(), statistics
 
     def summarize_statistics(self, sums: Mapping[str, list[float]], epoch: int) -> dict[str, Any]:

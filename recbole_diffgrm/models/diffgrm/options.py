@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ValidationInfo, create_model, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
 
 from recbole_diffgrm.config.options import (
     HeadsDivideWidth,
@@ -47,6 +47,10 @@ class ItemHeadOptions(Options):
     sid_score_weight: Weight = option(
         "item_head: weight of the SID's log-probability; a SID that was not generated counts as the last one that was.",
         affects="evaluation",
+    )
+    teacher_weight: Annotated[float, Field(ge=0, le=1)] = option(
+        "item_head: share of the item head's own distribution in what the decoder learns of a digit; the rest is the "
+        "truth."
     )
     item_scoring: Literal["auto", "full", "generated"] = option(
         "item_head: which items get a score. full: all. generated: those below the branches at which beam search ends, "
@@ -123,7 +127,7 @@ class _DiffGRMOptions(SearchOptions, NetworkOptions, ItemHeadOptions, NoisingOpt
     @model_validator(mode="after")
     def _check_item_head(self, info: ValidationInfo) -> "_DiffGRMOptions":
         if not self.item_head:
-            for key in ("sid_score_weight", "item_text", "item_scoring", "leaf_size"):
+            for key in ("sid_score_weight", "item_text", "teacher_weight", "item_scoring", "leaf_size"):
                 self.check_unused(info, key, "read only with item_head")
         elif self.decoding != "constrained":
             raise UserError("item_head: needs decoding: constrained, which bounds the score of every SID")

@@ -9,6 +9,7 @@ from recbole_diffgrm import Recommender, UserError, run
 from recbole_diffgrm.evaluation.evaluator import evaluate
 from recbole_diffgrm.models.candidates import NOT_RANKED, ItemScores
 from recbole_diffgrm.models.diffgrm import model as diffgrm_model
+from recbole_diffgrm.models.diffgrm import teacher
 from recbole_diffgrm.models.diffgrm.model import Targets
 from recbole_diffgrm.nn.item_embeddings import TEXT_SCALE
 from tests.conftest import build_tiny
@@ -52,7 +53,7 @@ def test_random_targets_of_each_sample():
     row = torch.tensor([0, 0, 0, 1, 2, 2])
     targets = Targets(row, torch.tensor([0, 1, 2, 0, 0, 1]), torch.arange(10, 16))
     torch.manual_seed(0)
-    samples = [targets.sample(2) for _ in range(300)]
+    samples = [targets.take(targets.choose(2)) for _ in range(300)]
     everything = set(zip(*(part.tolist() for part in targets)))
     for sample in samples:
         chosen = list(zip(*(part.tolist() for part in sample)))
@@ -60,7 +61,7 @@ def test_random_targets_of_each_sample():
         assert [entry[0] for entry in chosen] == [0, 0, 1, 2, 2]
     missing = [33 - sum({10, 11, 12} & set(sample.item.tolist())) for sample in samples]  # in the first sample
     assert all(60 < missing.count(item) < 140 for item in (10, 11, 12))
-    assert targets.sample(None) is targets
+    assert targets.choose(None).tolist() == list(range(6))
 
 
 def test_fewer_targets_for_the_decoder(options):
@@ -74,6 +75,41 @@ def test_fewer_targets_for_the_decoder(options):
     assert everything.parts["item"].item() == pytest.approx(some.parts["item"].item())
     assert int(everything.statistics["hardest"].sum()) == int(batch["item_length"].sum())
     assert some.num_targets == everything.num_targets == int(batch["item_length"].sum())
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_the_item_head_teaches_the_decoder(options, masks, monkeypatch):
+    """Codes of the items it finds most likely, among those that fit the shown digits, one by one."""
+    monkeypatch.setattr(teacher, "ITEMS", 25)
+    settings = {"item_head": True, "teacher_weight": 0.7, "mask_absent_codes": masks, "sid_codebook_size": 8}
+    _, split, model, _ = build_tiny(options, **settings, **ALL_POSITIONS)
+    batch = split.train.inter_feat.cut(torch.arange(4))
+    states, targets = model._encode(batch), model.targets(batch)
+    sids = model.semantic_ids.lookup(targets.item)
+    history = model.network.precompute_kv(states, targets.position + 1, targets.row)
+    views = model.noising.make_views(model.network, history, sids)
+    logits = model._item_logits(states, targets, batch["item_id_list"]).detach()
+    taught = teacher.teach(logits, model.semantic_ids, views, sids)
+    codes_of = model.semantic_ids.lookup(torch.arange(41)).tolist()
+    silent = 0
+    for number, target in enumerate(sids.tolist()):
+        best = sorted(range(1, 41), key=lambda item: -float(logits[number, item]))[:25]
+        for view, masked in enumerate(views.masked[number].tolist()):
+            fit = [i for i in best if all(m or a == b for m, a, b in zip(masked, codes_of[i], target))]
+            mass = {i: float(logits[number, i].exp()) for i in fit}
+            silent += not fit
+            for digit in range(len(target)):
+                expected = [0.0] * 8
+                for item in fit:
+                    expected[codes_of[item][digit]] += mass[item] / sum(mass.values())
+                assert taught[number, view, digit].tolist() == pytest.approx(expected, abs=1e-5)
+    assert 0 < silent < views.masked[..., 0].numel()
+    losses = teacher.teacher_losses(views, taught)
+    at = views.masked & (taught.sum(-1) > 0)
+    soft = F.cross_entropy(views.logits[at], taught[at].to(views.logits.dtype), reduction="none")
+    torch.testing.assert_close(losses[at], soft.nan_to_num(), rtol=1e-5, atol=1e-6) if not masks else None
+    assert torch.isfinite(losses).all() and (losses[~at] == 0).all()
+    assert torch.isfinite(model.losses(batch).parts["sid"])
 
 
 # Ranking
