@@ -45,7 +45,7 @@ def make_step(network: DiffGRMNetwork, history: EncodedHistory) -> Step:
         # The last layer computes only the open digits of each branch.
         digit = is_open.int().argsort(dim=2, descending=True, stable=True)[..., :num_open]
         position = digit + torch.arange(num_branches, device=known.device)[:, None] * n  # [U, W, num_open]
-        return network.logits(network.decode(known, history, position.flatten(1))).log_softmax(dim=-1)
+        return network.digit_logits(known, history, position.flatten(1)).log_softmax(dim=-1)
 
     return step
 

@@ -29,6 +29,7 @@ from recbole_diffgrm.models.diffgrm.decoding import make_constraint, make_step, 
 from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork
 from recbole_diffgrm.models.diffgrm.noising import digit_losses, sample_losses
 from recbole_diffgrm.models.diffgrm.options import DiffGRMOptions, make_noising
+from recbole_diffgrm.models.diffgrm.prior import CodePrior
 from recbole_diffgrm.models.diffgrm.statistics import digit_means, digit_sums
 from recbole_diffgrm.models.diffgrm.teacher import teach, teacher_losses
 from recbole_diffgrm.models.search import SearchModel
@@ -78,6 +79,8 @@ class DiffGRM(SearchModel):
         if config["mask_absent_codes"]:
             pairs = find_code_pairs(self.semantic_ids.sids.cpu(), self.semantic_ids.codebook_size)
             self.network.code_pairs = pairs.to(self.semantic_ids.sids.device)
+        sizes = (self.semantic_ids.num_digits, self.semantic_ids.codebook_size, config["hidden_size"])
+        self.code_prior = CodePrior(*sizes) if config["code_prior"] else None
         self.noising = make_noising(config)
         self.noising.check(self.semantic_ids.num_digits)
         self.loss_weighting, self.label_smoothing = config["loss_weighting"], config["label_smoothing"]
@@ -99,7 +102,10 @@ class DiffGRM(SearchModel):
         """Of the SIDs' digits and, with the item head, of the items."""
         states, targets = self._encode(batch), self.targets(batch)
         chosen = targets.choose(self.decoder_targets)
-        logits = self._item_logits(states, targets, batch[self.ITEM_SEQ]) if self.has_item_head else None
+        vectors = self._embed_all() if self.has_item_head else None
+        if self.code_prior is not None:
+            self.code_prior.update(vectors.detach(), self.semantic_ids)
+        logits = None if vectors is None else self._item_logits(states, targets, batch[self.ITEM_SEQ], vectors)
         teacher = logits[chosen] if logits is not None and self.teacher_weight else None
         sid_loss, statistics = self._sid_loss(states, targets.take(chosen), teacher)
         parts = {"sid": sid_loss}
@@ -112,6 +118,7 @@ class DiffGRM(SearchModel):
         sids = self.semantic_ids.lookup(targets.item)  # [T, n]
         row = targets.row if self.sample_unit == "sequence" else None
         history = self.network.precompute_kv(states, targets.position + 1, row)
+        history = history._replace(prior=self._prior(states[targets.row, targets.position]))
         views = self.noising.make_views(self.network, history, sids)
         losses = digit_losses(views, sids, self.label_smoothing)
         statistics = digit_sums(views, losses, sids, self.noising)
@@ -136,9 +143,16 @@ class DiffGRM(SearchModel):
         text = None if self.text_vectors is None else self.text_vectors[items]
         return self.network.embed_items(items, self.semantic_ids.lookup(items), text)
 
-    def _item_logits(self, states: Tensor, targets: Targets, items: Tensor) -> Tensor:
+    def _embed_all(self) -> Tensor:
+        """[num_items, d]"""
+        return self._embed(torch.arange(self.n_items, device=self.semantic_ids.sid_index.device))
+
+    def _prior(self, state: Tensor) -> Tensor | None:
+        """[B, d] last states of histories -> [B, n, M]"""
+        return None if self.code_prior is None else self.code_prior(state.detach())
+
+    def _item_logits(self, states: Tensor, targets: Targets, items: Tensor, vectors: Tensor) -> Tensor:
         """[T, num_items]"""
-        vectors = self._embed(torch.arange(self.n_items, device=items.device))
         is_later = torch.arange(items.shape[1], device=items.device) > targets.position[:, None]
         seen = items[targets.row].masked_fill(is_later, 0)  # [T, L]
         return self.network.item_logits(states[targets.row, targets.position], vectors, seen)
@@ -176,7 +190,8 @@ class DiffGRM(SearchModel):
         """[B, num_items] log-probability of the item plus sid_score_weight times that of its SID."""
         length = batch[self.ITEM_SEQ_LEN]
         last = Targets(torch.arange(len(length), device=length.device), length - 1, length)
-        scores = self._item_logits(self._encode(batch), last, batch[self.ITEM_SEQ]).float().log_softmax(dim=-1)
+        logits = self._item_logits(self._encode(batch), last, batch[self.ITEM_SEQ], self._embed_all())
+        scores = logits.float().log_softmax(dim=-1)
         of_sids = scores_of_sids(generated.rows, generated.scores, self.semantic_ids.num_sids)
         scores[:, 1:] += self.sid_score_weight * of_sids[:, self.semantic_ids.sid_index[1:].long()]
         return scores
@@ -202,7 +217,9 @@ class DiffGRM(SearchModel):
 
     def _search(self, states: Tensor, length: Tensor, widths: Sequence[int], leaf_size: int) -> Beams:
         """Confidence-guided Parallel Denoising (CPD; paper, Sec. 3.4)."""
-        history, normalized = self.network.precompute_kv(states, length), self.normalize_codes
+        last = states[torch.arange(len(length), device=length.device), length - 1]  # [U, d]
+        history = self.network.precompute_kv(states, length)._replace(prior=self._prior(last))
+        normalized = self.normalize_codes
         constraint = make_constraint(self.decoding, self.path_merge, normalized, self.semantic_ids, self.order_seed)
         leaf_size = max(leaf_size, int(normalized))
         step = make_step(self.network, history)

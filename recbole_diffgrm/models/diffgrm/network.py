@@ -46,6 +46,7 @@ class EncodedHistory(NamedTuple):
     keys: Sequence[Tensor]  # per decoder layer [B, h, L', d / h]; L' is L, or L + 1 with the sink
     values: Sequence[Tensor]
     bias: Tensor  # [B, 1, 1, L'] added to the attention's logits
+    prior: Tensor | None = None  # [B, n, M] logits that the decoder's are added to
 
 
 class DiffGRMNetwork(nn.Module):
@@ -150,10 +151,15 @@ class DiffGRMNetwork(nn.Module):
         states = self.norm(layer(x, key, value, history.bias, rows)).flatten(0, 2)  # [B * K, d]
         return x.new_zeros(digits.numel(), x.shape[-1]).index_copy(0, rows, states).view_as(x)
 
-    def predict(self, digits: Tensor, history: EncodedHistory, query_positions: Tensor | None = None) -> Tensor:
-        """Logits of partial SIDs [B, V, n] -> [B, V, n, M]; with `code_pairs`, -inf for codes that no item has together
-        with one of the known digits."""
+    def digit_logits(self, digits: Tensor, history: EncodedHistory, query_positions: Tensor | None = None) -> Tensor:
+        """Partial SIDs [B, V, n] -> [B, V, n, M]"""
         logits = self.logits(self.decode(digits, history, query_positions))
+        return logits if history.prior is None else logits + history.prior[:, None]
+
+    def predict(self, digits: Tensor, history: EncodedHistory, query_positions: Tensor | None = None) -> Tensor:
+        """`digit_logits`; with `code_pairs`, -inf for codes that no item has together
+        with one of the known digits."""
+        logits = self.digit_logits(digits, history, query_positions)
         if self.code_pairs is None:
             return logits
         n, m, _ = self.code_embedding.shape

@@ -52,6 +52,10 @@ class ItemHeadOptions(Options):
         "item_head: share of the item head's own distribution in what the decoder learns of a digit; the rest is the "
         "truth."
     )
+    code_prior: bool = option(
+        "item_head: the decoder's logits of a digit are added to what the item head says of it to first order: the state "
+        "times the mean vector of each code's items, plus the log of their number."
+    )
     item_scoring: Literal["auto", "full", "generated"] = option(
         "item_head: which items get a score. full: all. generated: those below the branches at which beam search ends, "
         "whatever the size of the catalogue. auto: all of up to 100,000.",
@@ -127,7 +131,7 @@ class _DiffGRMOptions(SearchOptions, NetworkOptions, ItemHeadOptions, NoisingOpt
     @model_validator(mode="after")
     def _check_item_head(self, info: ValidationInfo) -> "_DiffGRMOptions":
         if not self.item_head:
-            for key in ("sid_score_weight", "item_text", "teacher_weight", "item_scoring", "leaf_size"):
+            for key in ("sid_score_weight", "item_text", "teacher_weight", "code_prior", "item_scoring", "leaf_size"):
                 self.check_unused(info, key, "read only with item_head")
         elif self.decoding != "constrained":
             raise UserError("item_head: needs decoding: constrained, which bounds the score of every SID")
