@@ -22,6 +22,7 @@ from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.models.candidates import GeneratedItems
 from recbole_diffgrm.models.search import SearchModel
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
+from recbole_diffgrm.nn.linear import linear_per_digit
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class AutoregressiveModel(SearchModel):
         start = self.start_embedding.expand(len(sids), 1, -1)
         x = torch.cat([start, F.embedding(index, table.flatten(0, 1))], dim=1)  # [B, n, d]
         states = self.decode(x, self.encode(batch)) * self.logit_scale
-        return torch.bmm(states.transpose(0, 1), table.transpose(1, 2)).transpose(0, 1)
+        return linear_per_digit(states, table)
 
     def summarize_statistics(self, sums: Mapping[str, list[float]], epoch: int) -> dict[str, Any]:
         return {

@@ -22,6 +22,7 @@ from recbole_diffgrm.models.hstu_options import HSTUOptions
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.hstu import NUM_TIME_BUCKETS, HSTULayer, bucket_differences, relative_index
 from recbole_diffgrm.nn.item_embeddings import sum_codes
+from recbole_diffgrm.nn.linear import linear
 from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
 
 RESERVED = 11  # positions that the release keeps behind the longest history; they count in its constants
@@ -147,7 +148,7 @@ class HSTU(Model):
 
     def _score(self, states: Tensor, items: Tensor) -> Tensor:
         """Normalized states [T, d] and item vectors [N, d] -> [T, N]"""
-        return states @ (_normalize(items) / self.temperature).T
+        return linear(states, _normalize(items) / self.temperature)
 
     # Ranking
 

@@ -18,6 +18,7 @@ from recbole_diffgrm.models.vqrec_options import VQRecOptions
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.gpt2 import causal_bias
 from recbole_diffgrm.nn.item_embeddings import sum_codes
+from recbole_diffgrm.nn.linear import linear
 from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
 
 EPS = 1e-12
@@ -88,4 +89,4 @@ class VQRec(Model):
 
     def _score(self, states: Tensor, items: Tensor) -> Tensor:
         """[T, d], [N, d] -> [T, N]"""
-        return F.normalize(states, dim=-1) @ (F.normalize(items, dim=-1) / self.temperature).T
+        return linear(F.normalize(states, dim=-1), F.normalize(items, dim=-1) / self.temperature)

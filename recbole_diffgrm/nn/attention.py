@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.kv_cache import BranchCache
+from recbole_diffgrm.nn.linear import Linear
 
 
 class SelfAttention(nn.Module):
@@ -18,8 +19,8 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.num_heads, self.dropout = num_heads, dropout
         self.norm = nn.LayerNorm(hidden_size)
-        self.query_key_value = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
-        self.out = nn.Linear(hidden_size, hidden_size)
+        self.query_key_value = Linear(hidden_size, 3 * hidden_size, bias=False)
+        self.out = Linear(hidden_size, hidden_size)
 
     def forward(self, x: Tensor, bias: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """[B, T, d]; with `rows` of [B * T] the output has only these, [R, d]. `bias` is added to the logits."""
@@ -45,9 +46,9 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.num_heads, self.dropout = num_heads, dropout
         self.norm = nn.LayerNorm(hidden_size)
-        self.query = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.key_value = nn.Linear(hidden_size, 2 * hidden_size, bias=False)
-        self.out = nn.Linear(hidden_size, hidden_size)
+        self.query = Linear(hidden_size, hidden_size, bias=False)
+        self.key_value = Linear(hidden_size, 2 * hidden_size, bias=False)
+        self.out = Linear(hidden_size, hidden_size)
 
     def precompute_kv(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """[B, S, d] -> keys and values [B, h, S, d / h]"""

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recbole_diffgrm.nn.attention import attend, join_heads, split_heads
+from recbole_diffgrm.nn.linear import Linear
 
 
 class GPT2Layer(nn.Module):
@@ -17,11 +18,11 @@ class GPT2Layer(nn.Module):
         super().__init__()
         self.num_heads, self.attention_dropout = num_heads, attention_dropout
         self.attention_norm = nn.LayerNorm(hidden_size, eps=eps)
-        self.query_key_value = nn.Linear(hidden_size, 3 * hidden_size)
-        self.attention_out = nn.Linear(hidden_size, hidden_size)
+        self.query_key_value = Linear(hidden_size, 3 * hidden_size)
+        self.attention_out = Linear(hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size, eps=eps)
-        self.inner = nn.Linear(hidden_size, inner_size)
-        self.outer = nn.Linear(inner_size, hidden_size)
+        self.inner = Linear(hidden_size, inner_size)
+        self.outer = Linear(inner_size, hidden_size)
 
     def initialize(self, num_layers: int) -> None:
         """Weights N(0, .02), those that write into the residual stream smaller by sqrt(2 * layers); biases 0."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from recbole_diffgrm.nn.attention import join_heads, split_heads
 from recbole_diffgrm.nn.dropout import dropout
+from recbole_diffgrm.nn.linear import Linear
 
 EPS = 1e-6  # of both normalizations, which have no weights
 LOG_STEP = 0.301  # two differences in time are in the same bucket if their logarithms are in the same step of this
@@ -20,8 +21,8 @@ class HSTULayer(nn.Module):
         super().__init__()
         self.num_heads, self.dropout = num_heads, dropout
         self.normalizer = normalizer  # a constant: sums over a history are divided by it, not by the history's length
-        self.gate_value_query_key = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
-        self.out = nn.Linear(hidden_size, hidden_size)
+        self.gate_value_query_key = Linear(hidden_size, 4 * hidden_size, bias=False)
+        self.out = Linear(hidden_size, hidden_size)
         nn.init.normal_(self.gate_value_query_key.weight, std=0.02)
         nn.init.xavier_uniform_(self.out.weight)
 

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recbole_diffgrm.nn.linear import Linear
+
 TEXT_SCALE = 4.0  # length of a text vector, so that it counts although the projection starts as small as all weights
 
 
@@ -16,8 +18,8 @@ class ConcatenatedCodes(nn.Module):
 
     def __init__(self, num_digits: int, hidden_size: int):
         super().__init__()
-        self.inner = nn.Linear(num_digits * hidden_size, hidden_size)
-        self.outer = nn.Linear(hidden_size, hidden_size)
+        self.inner = Linear(num_digits * hidden_size, hidden_size)
+        self.outer = Linear(hidden_size, hidden_size)
 
     def forward(self, sids: Tensor, code_table: Tensor) -> Tensor:
         """SIDs [..., n] and code embeddings [n, M, d] -> [..., d].
@@ -36,7 +38,7 @@ class SummedEmbeddings(nn.Module):
 
     def __init__(self, hidden_size: int, text_dim: int = 0):
         super().__init__()
-        self.text_projection = nn.Linear(text_dim, hidden_size, bias=False) if text_dim else None
+        self.text_projection = Linear(text_dim, hidden_size, bias=False) if text_dim else None
 
     def forward(
         self, items: Tensor, sids: Tensor, id_table: Tensor, code_table: Tensor, text: Tensor | None = None

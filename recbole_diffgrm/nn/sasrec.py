@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from recbole_diffgrm.nn.attention import attend, join_heads, split_heads
 from recbole_diffgrm.nn.dropout import dropout
+from recbole_diffgrm.nn.linear import Linear
 
 
 class SASRecLayer(nn.Module):
@@ -16,9 +17,9 @@ class SASRecLayer(nn.Module):
         super().__init__()
         self.num_heads, self.dropout = num_heads, dropout
         self.query_norm = nn.LayerNorm(hidden_size)
-        self.query, self.key, self.value = (nn.Linear(hidden_size, hidden_size) for _ in range(3))
+        self.query, self.key, self.value = (Linear(hidden_size, hidden_size) for _ in range(3))
         self.norm = nn.LayerNorm(hidden_size)
-        self.inner, self.outer = (nn.Linear(hidden_size, hidden_size) for _ in range(2))
+        self.inner, self.outer = (Linear(hidden_size, hidden_size) for _ in range(2))
         for linear in (self.query, self.key, self.value, self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from recbole_diffgrm.nn.attention import attend, is_before, join_heads, mask_to_bias, split_heads
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
+from recbole_diffgrm.nn.linear import Linear
 
 NUM_BUCKETS = 32  # of relative positions
 MAX_DISTANCE = 128  # from which on all positions share the last bucket
@@ -122,8 +123,8 @@ class T5SelfAttention(nn.Module):
         d, width = config.hidden_size, config.num_heads * config.head_size
         self.num_heads, self.dropout = config.num_heads, config.dropout
         self.norm = nn.RMSNorm(d, EPSILON)
-        self.query_key_value = nn.Linear(d, 3 * width, bias=False)
-        self.out = nn.Linear(width, d, bias=False)
+        self.query_key_value = Linear(d, 3 * width, bias=False)
+        self.out = Linear(width, d, bias=False)
         nn.init.normal_(self.query_key_value.weight[:width], std=(d * config.head_size) ** -0.5)
         nn.init.normal_(self.query_key_value.weight[width:], std=d**-0.5)
         nn.init.normal_(self.out.weight, std=width**-0.5)
@@ -151,9 +152,9 @@ class T5CrossAttention(nn.Module):
         d, width = config.hidden_size, config.num_heads * config.head_size
         self.num_heads, self.dropout = config.num_heads, config.dropout
         self.norm = nn.RMSNorm(d, EPSILON)
-        self.query = nn.Linear(d, width, bias=False)
-        self.key_value = nn.Linear(d, 2 * width, bias=False)
-        self.out = nn.Linear(width, d, bias=False)
+        self.query = Linear(d, width, bias=False)
+        self.key_value = Linear(d, 2 * width, bias=False)
+        self.out = Linear(width, d, bias=False)
         nn.init.normal_(self.query.weight, std=(d * config.head_size) ** -0.5)
         nn.init.normal_(self.key_value.weight, std=d**-0.5)
         nn.init.normal_(self.out.weight, std=width**-0.5)
@@ -175,8 +176,8 @@ class T5FeedForward(nn.Module):
         super().__init__()
         self.dropout = config.dropout
         self.norm = nn.RMSNorm(config.hidden_size, EPSILON)
-        self.inner = nn.Linear(config.hidden_size, config.inner_size, bias=False)
-        self.outer = nn.Linear(config.inner_size, config.hidden_size, bias=False)
+        self.inner = Linear(config.hidden_size, config.inner_size, bias=False)
+        self.outer = Linear(config.inner_size, config.hidden_size, bias=False)
         nn.init.normal_(self.inner.weight, std=config.hidden_size**-0.5)
         nn.init.normal_(self.outer.weight, std=config.inner_size**-0.5)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from recbole_diffgrm.nn.attention import CrossAttention, SelfAttention, is_before, mask_to_bias
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
+from recbole_diffgrm.nn.linear import Linear
 
 
 class FeedForward(nn.Module):
@@ -17,8 +18,8 @@ class FeedForward(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.norm = nn.LayerNorm(hidden_size)
-        self.inner = nn.Linear(hidden_size, inner_size)
-        self.outer = nn.Linear(inner_size, hidden_size)
+        self.inner = Linear(hidden_size, inner_size)
+        self.outer = Linear(inner_size, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + dropout(self.outer(F.gelu(self.inner(self.norm(x)))), self.dropout, self.training)

@@ -35,6 +35,7 @@ from recbole_diffgrm.models.candidates import GeneratedItems
 from recbole_diffgrm.models.search import SearchModel
 from recbole_diffgrm.models.t5_options import t5_config
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
+from recbole_diffgrm.nn.linear import linear
 from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
 from recbole_diffgrm.nn.t5 import T5Decoder, T5Encoder
 
@@ -123,7 +124,7 @@ class ActionPiece(SearchModel):
 
     def _logits(self, states: Tensor) -> Tensor:
         """[..., d] -> [..., K]: the embeddings of the outputs are the head (T5: tied and scaled)."""
-        return (states * states.shape[-1] ** -0.5) @ self.embedding(self.labels.outputs).T
+        return linear(states * states.shape[-1] ** -0.5, self.embedding(self.labels.outputs))
 
     # Ranking
 

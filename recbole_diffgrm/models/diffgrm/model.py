@@ -102,10 +102,12 @@ class DiffGRM(SearchModel):
         """Of the SIDs' digits and, with the item head, of the items."""
         states, targets = self._encode(batch), self.targets(batch)
         chosen = targets.choose(self.decoder_targets)
-        vectors = self._embed_all() if self.has_item_head else None
-        if self.code_prior is not None:
-            self.code_prior.update(vectors.detach(), self.semantic_ids)
-        logits = None if vectors is None else self._item_logits(states, targets, batch[self.ITEM_SEQ], vectors)
+        logits = None
+        if self.has_item_head:
+            vectors = self._embed_all()
+            if self.code_prior is not None:
+                self.code_prior.update(vectors.detach(), self.semantic_ids)
+            logits = self._item_logits(states, targets, batch[self.ITEM_SEQ], vectors)
         teacher = logits[chosen] if logits is not None and self.teacher_weight else None
         sid_loss, statistics = self._sid_loss(states, targets.take(chosen), teacher)
         parts = {"sid": sid_loss}

@@ -17,6 +17,7 @@ from recbole_diffgrm.generation.semantic_ids import MASKED
 from recbole_diffgrm.nn.attention import is_before, mask_to_bias
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.item_embeddings import ConcatenatedCodes, SummedEmbeddings
+from recbole_diffgrm.nn.linear import linear, linear_per_digit
 from recbole_diffgrm.nn.transformer import DecoderLayer, EncoderLayer
 
 REPEAT_SCALE = 20.0  # logits per unit of repeat_weight, which has to change by far more than other weights do
@@ -171,16 +172,14 @@ class DiffGRMNetwork(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """States of all digits [..., n, d] -> [..., n, M]"""
-        flat = states.reshape(-1, *states.shape[-2:]).transpose(0, 1)  # [n, *, d]
-        scores = torch.bmm(flat, self.code_embedding.transpose(1, 2))  # [n, *, M]
-        return scores.transpose(0, 1).reshape(*states.shape[:-1], -1)
+        return linear_per_digit(states, self.code_embedding)
 
     def item_logits(self, states: Tensor, vectors: Tensor, seen: Tensor) -> Tensor:
         """States [T, d], vectors of all items [items, d], items of the histories [T, L] (0 for none) -> [T, items].
 
         Items of the history get a learned bias per occurrence: on data without repeats it becomes negative.
         """
-        logits = states @ vectors.T
+        logits = linear(states, vectors)
         bias = torch.where(seen > 0, REPEAT_SCALE * self.repeat_weight, 0.0)
         return logits.scatter_add(1, seen, bias.to(logits.dtype))
 

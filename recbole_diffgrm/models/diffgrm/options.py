@@ -53,7 +53,7 @@ class ItemHeadOptions(Options):
         "truth."
     )
     code_prior: bool = option(
-        "item_head: the decoder's logits of a digit are added to what the item head says of it to first order: the state "
+        "item_head: a digit's logits are the decoder's plus what the item head says of it to first order: the state "
         "times the mean vector of each code's items, plus the log of their number."
     )
     item_scoring: Literal["auto", "full", "generated"] = option(
