@@ -22,8 +22,8 @@ from recbole_diffgrm.models.hstu_options import HSTUOptions
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.hstu import NUM_TIME_BUCKETS, HSTULayer, bucket_differences, relative_index
 from recbole_diffgrm.nn.item_embeddings import sum_codes
+from recbole_diffgrm.nn.item_softmax import ItemSoftmax
 from recbole_diffgrm.nn.linear import linear
-from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
 
 RESERVED = 11  # positions that the release keeps behind the longest history; they count in its constants
 MIN_NORM = 1e-6
@@ -42,6 +42,8 @@ class HSTU(Model):
         d, num_layers = config["hidden_size"], config["n_layers"]
         self.embedding_dropout, self.temperature = config["embedding_dropout_prob"], config["temperature"]
         self.num_negatives = config["num_negatives"]
+        if self.num_negatives is None:
+            self.item_softmax = ItemSoftmax(dataset.popularity, config["item_softmax"], config["softmax_items"])
         self.time_list = config["TIME_FIELD"] + config["LIST_SUFFIX"]
         self.semantic_ids = dataset.semantic_ids if self.needs_sids(config) else None
         shape: tuple[int, ...] = (self.n_items, d)
@@ -92,10 +94,7 @@ class HSTU(Model):
         targets = self.targets(batch)
         states = _normalize(self._encode(batch)[targets.row, targets.position])  # [T, d]
         if self.num_negatives is None:
-            items = self._all_items()[1:]
-            loss = cross_entropy_in_chunks(
-                states, targets.item - 1, lambda of_chunk: self._score(of_chunk, items), len(items)
-            )
+            loss = self.item_softmax(states, targets.item, self._scored_vectors)
         else:
             loss = self._sampled_loss(states, targets.item)
         return LossOutput({"item": loss}, len(targets.item))
@@ -103,9 +102,9 @@ class HSTU(Model):
     def _sampled_loss(self, states: Tensor, target: Tensor) -> Tensor:
         """Negatives are shared by all positions of the batch. Where one is the target, it is left out."""
         negatives = torch.randint(1, self.n_items, (self.num_negatives,), device=target.device)
-        logits = self._score(states, self._item_vectors(negatives))  # [T, K]
+        logits = linear(states, self._scored_vectors(negatives))  # [T, K]
         logits = logits.masked_fill(negatives == target[:, None], -torch.inf)
-        of_target = (states * _normalize(self._item_vectors(target))).sum(dim=-1, keepdim=True) / self.temperature
+        of_target = (states * self._scored_vectors(target)).sum(dim=-1, keepdim=True)
         logits = torch.cat([of_target, logits], dim=1)
         return F.cross_entropy(logits, torch.zeros_like(target))
 
@@ -146,15 +145,15 @@ class HSTU(Model):
             return self.embedding
         return self._item_vectors(torch.arange(self.n_items, device=self.embedding.device))
 
-    def _score(self, states: Tensor, items: Tensor) -> Tensor:
-        """Normalized states [T, d] and item vectors [N, d] -> [T, N]"""
-        return linear(states, _normalize(items) / self.temperature)
+    def _scored_vectors(self, items: Tensor | None) -> Tensor:
+        """What normalized states are multiplied with: [K] -> [K, d], None -> [N + 1, d]"""
+        return _normalize(self._all_items() if items is None else self._item_vectors(items)) / self.temperature
 
     # Ranking
 
     def candidates(self, batch, depth: int, validation: bool = False) -> ItemScores:
         states = self.gather_indexes(self._encode(batch), batch[self.ITEM_SEQ_LEN] - 1)  # [B, d]
-        scores = self._score(_normalize(states), self._all_items())
+        scores = linear(_normalize(states), self._scored_vectors(None))  # [B, N + 1]
         return ItemScores(scores) if self.semantic_ids is None else SidItemScores(scores, self.semantic_ids)
 
 

@@ -14,10 +14,11 @@ from recbole_diffgrm.config.options import (
     Width,
     option,
 )
+from recbole_diffgrm.models.item_softmax_options import ItemSoftmaxOptions
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
 
-class HSTUOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
+class HSTUOptions(GeneralOptions, HeadsDivideWidth, ItemSoftmaxOptions, TokenizerOptions):
     """HSTU"""
 
     item_input: Literal["ids", "codes"] = option(
@@ -36,12 +37,14 @@ class HSTUOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
     )
     temperature: Temperature = option("Items are scored by their cosine with a state, divided by this.")
     num_negatives: PositiveInt | None = option(
-        "The softmax of training is over the target and this many random items, drawn anew for each batch; ~ is over "
-        "all items."
+        "The softmax of training is over the target and this many random items, drawn anew for each batch, as "
+        "published; ~ is over the items of item_softmax."
     )
 
     @model_validator(mode="after")
     def _check_sids(self, info: ValidationInfo) -> "HSTUOptions":
         if self.item_input == "codes":
             self.check_collision_order_unused(info)
+        if self.num_negatives is not None:
+            self.check_item_softmax_unused(info, "num_negatives: ~")
         return self

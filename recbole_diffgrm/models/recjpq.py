@@ -21,7 +21,15 @@ from recbole_diffgrm.models.candidates import Candidates, SidItemScores, TopK
 from recbole_diffgrm.models.recjpq_options import RecJPQOptions
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.gpt2 import causal_bias
-from recbole_diffgrm.nn.jpq import InvertedLists, JPQEmbedding, build_inverted_lists, score_items, search_pruned
+from recbole_diffgrm.nn.item_softmax import ItemSoftmax
+from recbole_diffgrm.nn.jpq import (
+    InvertedLists,
+    JPQEmbedding,
+    build_inverted_lists,
+    score_codes,
+    score_items,
+    search_pruned,
+)
 from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
 from recbole_diffgrm.nn.sasrec import SASRecLayer
 
@@ -41,6 +49,8 @@ class RecJPQ(Model):
         self.position_embedding = nn.Parameter(torch.empty(config["MAX_ITEM_LIST_LENGTH"], d))
         self.layers = nn.ModuleList(SASRecLayer(d, config["n_heads"], self.dropout) for _ in range(config["n_layers"]))
         self.norm = nn.LayerNorm(d)
+        if self.loss_type == "CE":
+            self.item_softmax = ItemSoftmax(dataset.popularity, config["item_softmax"], config["softmax_items"])
         nn.init.uniform_(self.position_embedding, -0.05, 0.05)
 
     @classmethod
@@ -71,12 +81,14 @@ class RecJPQ(Model):
         return (F.softplus(-positive_score) + F.softplus(negative_score)).mean() / 2
 
     def _softmax_loss(self, states: Tensor, target: Tensor) -> Tensor:
+        if not self.item_softmax.is_full:
+            return self.item_softmax(states, target, lambda items: self.item_embedding(self.semantic_ids.lookup(items)))
         sids = self._all_sids()
 
-        def score_all(of_chunk: Tensor) -> Tensor:
-            return score_items(self.item_embedding.score_codes(of_chunk), sids).T  # [T, N]
+        def score_all(of_chunk: Tensor, weight: Tensor) -> Tensor:
+            return score_items(score_codes(of_chunk, weight), sids).T  # [T, N]
 
-        return cross_entropy_in_chunks(states, target - 1, score_all, len(sids))
+        return cross_entropy_in_chunks([states], target - 1, score_all, len(sids), [self.item_embedding.weight])
 
     def _encode(self, batch) -> Tensor:
         """States of the history's items [B, L, d]."""
@@ -101,7 +113,7 @@ class RecJPQ(Model):
 
     def candidates(self, batch, depth: int, validation: bool = False) -> Candidates:
         states = self.gather_indexes(self._encode(batch), batch[self.ITEM_SEQ_LEN] - 1)  # [B, d]
-        code_scores = self.item_embedding.score_codes(states)  # [n, M, B]
+        code_scores = score_codes(states, self.item_embedding.weight)  # [n, M, B]
         if self.scoring == "pqtopk" or validation:
             return self._score_all(code_scores)
         sids = self._all_sids()

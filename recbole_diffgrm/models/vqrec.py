@@ -18,8 +18,8 @@ from recbole_diffgrm.models.vqrec_options import VQRecOptions
 from recbole_diffgrm.nn.dropout import dropout
 from recbole_diffgrm.nn.gpt2 import causal_bias
 from recbole_diffgrm.nn.item_embeddings import sum_codes
+from recbole_diffgrm.nn.item_softmax import ItemSoftmax
 from recbole_diffgrm.nn.linear import linear
-from recbole_diffgrm.nn.losses import cross_entropy_in_chunks
 
 EPS = 1e-12
 
@@ -38,6 +38,7 @@ class VQRec(Model):
         self.code_embedding = nn.Parameter(torch.empty(ids.num_digits, ids.codebook_size, d))
         self.position_embedding = nn.Parameter(torch.empty(config["MAX_ITEM_LIST_LENGTH"], d))
         self.norm = nn.LayerNorm(d, eps=EPS)
+        self.item_softmax = ItemSoftmax(dataset.popularity, config["item_softmax"], config["softmax_items"])
         self.encoder = recbole_compat.load_layers().TransformerEncoder(
             n_layers=config["n_layers"],
             n_heads=config["n_heads"],
@@ -62,15 +63,13 @@ class VQRec(Model):
     def losses(self, batch) -> LossOutput:
         targets = self.targets(batch)
         states = self._encode(batch)[targets.row, targets.position]  # [T, d]
-        items = self._all_items()[1:]  # padding is no item
-        loss = cross_entropy_in_chunks(
-            states, targets.item - 1, lambda of_chunk: self._score(of_chunk, items), len(items)
-        )
+        loss = self.item_softmax(F.normalize(states, dim=-1), targets.item, self._scored_vectors)
         return LossOutput({"item": loss}, len(targets.item))
 
     def candidates(self, batch, depth: int, validation: bool = False) -> SidItemScores:
         states = self.gather_indexes(self._encode(batch), batch[self.ITEM_SEQ_LEN] - 1)  # [B, d]
-        return SidItemScores(self._score(states, self._all_items()), self.semantic_ids)
+        scores = linear(F.normalize(states, dim=-1), self._scored_vectors(None))  # [B, N + 1]
+        return SidItemScores(scores, self.semantic_ids)
 
     def _encode(self, batch) -> Tensor:
         """States of the history's items [B, L, d]."""
@@ -83,10 +82,12 @@ class VQRec(Model):
         """[..., n] -> [..., d]"""
         return sum_codes(sids, self.code_embedding) / sids.shape[-1]
 
-    def _all_items(self) -> Tensor:
-        """[N + 1, d], made anew from their codes for each batch; that of padding has no meaning."""
-        return self._embed(self.semantic_ids.sids.long())[self.semantic_ids.sid_index.long()]
-
-    def _score(self, states: Tensor, items: Tensor) -> Tensor:
-        """[T, d], [N, d] -> [T, N]"""
-        return linear(F.normalize(states, dim=-1), F.normalize(items, dim=-1) / self.temperature)
+    def _scored_vectors(self, items: Tensor | None) -> Tensor:
+        """What normalized states are multiplied with: [K] -> [K, d]; None -> [N + 1, d], all items, made anew from
+        their codes for each batch (that of padding has no meaning)."""
+        ids = self.semantic_ids
+        if items is None:
+            vectors = self._embed(ids.sids.long())[ids.sid_index.long()]
+        else:
+            vectors = self._embed(ids.lookup(items))
+        return F.normalize(vectors, dim=-1) / self.temperature

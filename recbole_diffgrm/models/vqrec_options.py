@@ -11,10 +11,11 @@ from recbole_diffgrm.config.options import (
     Width,
     option,
 )
+from recbole_diffgrm.models.item_softmax_options import ItemSoftmaxOptions
 from recbole_diffgrm.tokenizer.options import TokenizerOptions
 
 
-class VQRecOptions(GeneralOptions, HeadsDivideWidth, TokenizerOptions):
+class VQRecOptions(GeneralOptions, HeadsDivideWidth, ItemSoftmaxOptions, TokenizerOptions):
     """VQRec"""
 
     hidden_size: Width = option("Width of the model, a multiple of n_heads.")

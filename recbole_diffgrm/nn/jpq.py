@@ -30,10 +30,12 @@ class JPQEmbedding(nn.Module):
         index = sids + torch.arange(n, device=sids.device) * m  # into [n * M, d / n]
         return F.embedding(index, self.weight.flatten(0, 1)).flatten(-2)
 
-    def score_codes(self, states: Tensor) -> Tensor:
-        """States [T, d] -> [n, M, T]: the product of each code with its slice of a state."""
-        slices = states.view(len(states), len(self.weight), -1).permute(1, 2, 0)  # [n, d / n, T]
-        return torch.bmm(self.weight, slices)
+
+def score_codes(states: Tensor, weight: Tensor) -> Tensor:
+    """States [T, d] and vectors of codes [n, M, d / n] -> [n, M, T]: the product of each code with its slice of a
+    state."""
+    slices = states.view(len(states), len(weight), -1).permute(1, 2, 0)  # [n, d / n, T]
+    return torch.bmm(weight, slices)
 
 
 def score_items(code_scores: Tensor, sids: Tensor) -> Tensor:

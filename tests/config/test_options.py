@@ -190,6 +190,8 @@ BAD_VALUES = {
     "decoder_targets": 0,
     "item_scoring": "some",
     "leaf_size": 0,
+    "item_softmax": "some",
+    "softmax_items": 0,
     "mask_absent_codes": 1,
     "normalize_codes": "existing",
     "num_valid_users": 0,

@@ -101,12 +101,8 @@ class ActionPiece(SearchModel):
         before = F.pad(codes[:, :-1], (1, 0), value=PAD_OUTPUT)  # padding is the start token
         states = self.decoder(self.embedding(self.labels.outputs[before]), memory)  # [B, k, d]
         is_label = codes != PAD_OUTPUT
-        loss = cross_entropy_in_chunks(
-            states[is_label],
-            codes[is_label] - 1,
-            lambda of_chunk: self._logits(of_chunk)[:, 1:],  # padding is never predicted
-            len(self.labels.outputs),
-        )
+        heads = self.embedding(self.labels.outputs)[1:]  # padding is never predicted
+        loss = cross_entropy_in_chunks([states[is_label]], codes[is_label] - 1, _score, len(heads), [heads])
         return LossOutput({"label": loss}, len(batch))
 
     # Tokens
@@ -124,7 +120,7 @@ class ActionPiece(SearchModel):
 
     def _logits(self, states: Tensor) -> Tensor:
         """[..., d] -> [..., K]: the embeddings of the outputs are the head (T5: tied and scaled)."""
-        return linear(states * states.shape[-1] ** -0.5, self.embedding(self.labels.outputs))
+        return _score(states, self.embedding(self.labels.outputs))
 
     # Ranking
 
@@ -165,3 +161,8 @@ class ActionPiece(SearchModel):
             return log_probs[:, :, None].expand(-1, -1, known.shape[2], -1)
 
         return step
+
+
+def _score(states: Tensor, heads: Tensor) -> Tensor:
+    """[..., d], [K, d] -> [..., K]"""
+    return linear(states * states.shape[-1] ** -0.5, heads)

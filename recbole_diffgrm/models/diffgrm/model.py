@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from recbole_diffgrm.generation.beam_search import Beams, beam_search, normalize
@@ -33,6 +32,7 @@ from recbole_diffgrm.models.diffgrm.prior import CodePrior
 from recbole_diffgrm.models.diffgrm.statistics import digit_means, digit_sums
 from recbole_diffgrm.models.diffgrm.teacher import teach, teacher_losses
 from recbole_diffgrm.models.search import SearchModel
+from recbole_diffgrm.nn.item_softmax import ItemSoftmax, Repeats
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +81,10 @@ class DiffGRM(SearchModel):
             self.network.code_pairs = pairs.to(self.semantic_ids.sids.device)
         sizes = (self.semantic_ids.num_digits, self.semantic_ids.codebook_size, config["hidden_size"])
         self.code_prior = CodePrior(*sizes) if config["code_prior"] else None
+        if self.has_item_head:
+            # Padding is a class of this softmax, as in the first version of the item head.
+            kind, num_drawn = config["item_softmax"], config["softmax_items"]
+            self.item_softmax = ItemSoftmax(dataset.popularity, kind, num_drawn, first_class=0)
         self.noising = make_noising(config)
         self.noising.check(self.semantic_ids.num_digits)
         self.loss_weighting, self.label_smoothing = config["loss_weighting"], config["label_smoothing"]
@@ -101,18 +105,16 @@ class DiffGRM(SearchModel):
     def losses(self, batch) -> LossOutput:
         """Of the SIDs' digits and, with the item head, of the items."""
         states, targets = self._encode(batch), self.targets(batch)
-        chosen = targets.choose(self.decoder_targets)
-        logits = None
-        if self.has_item_head:
-            vectors = self._embed_all()
-            if self.code_prior is not None:
-                self.code_prior.update(vectors.detach(), self.semantic_ids)
-            logits = self._item_logits(states, targets, batch[self.ITEM_SEQ], vectors)
-        teacher = logits[chosen] if logits is not None and self.teacher_weight else None
-        sid_loss, statistics = self._sid_loss(states, targets.take(chosen), teacher)
+        if self.code_prior is not None:
+            self.code_prior.update(self._item_vectors(None).detach(), self.semantic_ids)
+        taught = targets.take(targets.choose(self.decoder_targets))
+        teacher = self._item_logits(states, taught, batch[self.ITEM_SEQ]).detach() if self.teacher_weight else None
+        sid_loss, statistics = self._sid_loss(states, taught, teacher)
         parts = {"sid": sid_loss}
-        if logits is not None:
-            parts["item"] = F.cross_entropy(logits, targets.item)
+        if self.has_item_head:
+            repeats = Repeats(_items_before(targets, batch[self.ITEM_SEQ]), self.network.repeat_bias)
+            last = states[targets.row, targets.position]  # [T, d]
+            parts["item"] = self.item_softmax(last, targets.item, self._item_vectors, repeats)
         return LossOutput(parts, len(targets.item), statistics)
 
     def _sid_loss(self, states: Tensor, targets: Targets, teacher: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
@@ -145,19 +147,20 @@ class DiffGRM(SearchModel):
         text = None if self.text_vectors is None else self.text_vectors[items]
         return self.network.embed_items(items, self.semantic_ids.lookup(items), text)
 
-    def _embed_all(self) -> Tensor:
-        """[num_items, d]"""
-        return self._embed(torch.arange(self.n_items, device=self.semantic_ids.sid_index.device))
-
     def _prior(self, state: Tensor) -> Tensor | None:
         """[B, d] last states of histories -> [B, n, M]"""
         return None if self.code_prior is None else self.code_prior(state.detach())
 
-    def _item_logits(self, states: Tensor, targets: Targets, items: Tensor, vectors: Tensor) -> Tensor:
+    def _item_logits(self, states: Tensor, targets: Targets, items: Tensor) -> Tensor:
         """[T, num_items]"""
-        is_later = torch.arange(items.shape[1], device=items.device) > targets.position[:, None]
-        seen = items[targets.row].masked_fill(is_later, 0)  # [T, L]
-        return self.network.item_logits(states[targets.row, targets.position], vectors, seen)
+        seen = _items_before(targets, items)
+        return self.network.item_logits(states[targets.row, targets.position], self._item_vectors(None), seen)
+
+    def _item_vectors(self, items: Tensor | None) -> Tensor:
+        """[K] -> [K, d]; None -> [num_items, d] of all, padding among them."""
+        return self._embed(
+            torch.arange(self.n_items, device=self.network.id_embedding.device) if items is None else items
+        )
 
     # Ranking
 
@@ -192,7 +195,7 @@ class DiffGRM(SearchModel):
         """[B, num_items] log-probability of the item plus sid_score_weight times that of its SID."""
         length = batch[self.ITEM_SEQ_LEN]
         last = Targets(torch.arange(len(length), device=length.device), length - 1, length)
-        logits = self._item_logits(self._encode(batch), last, batch[self.ITEM_SEQ], self._embed_all())
+        logits = self._item_logits(self._encode(batch), last, batch[self.ITEM_SEQ])
         scores = logits.float().log_softmax(dim=-1)
         of_sids = scores_of_sids(generated.rows, generated.scores, self.semantic_ids.num_sids)
         scores[:, 1:] += self.sid_score_weight * of_sids[:, self.semantic_ids.sid_index[1:].long()]
@@ -226,3 +229,9 @@ class DiffGRM(SearchModel):
         leaf_size = max(leaf_size, int(normalized))
         step = make_step(self.network, history)
         return beam_search(step, constraint, widths, len(length), history.bias.device, leaf_size)
+
+
+def _items_before(targets: Targets, items: Tensor) -> Tensor:
+    """Of the histories [B, L], what each target's has: [T, L], 0 for none."""
+    is_later = torch.arange(items.shape[1], device=items.device) > targets.position[:, None]
+    return items[targets.row].masked_fill(is_later, 0)

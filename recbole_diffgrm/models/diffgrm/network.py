@@ -174,16 +174,21 @@ class DiffGRMNetwork(nn.Module):
         """States of all digits [..., n, d] -> [..., n, M]"""
         return linear_per_digit(states, self.code_embedding)
 
+    @property
+    def repeat_bias(self) -> Tensor:
+        """[] what an item's logit has more for each time it occurs in the history."""
+        return REPEAT_SCALE * self.repeat_weight
+
     def item_logits(self, states: Tensor, vectors: Tensor, seen: Tensor) -> Tensor:
         """States [T, d], vectors of all items [items, d], items of the histories [T, L] (0 for none) -> [T, items].
 
         Items of the history get a learned bias per occurrence: on data without repeats it becomes negative.
         """
         logits = linear(states, vectors)
-        bias = torch.where(seen > 0, REPEAT_SCALE * self.repeat_weight, 0.0)
+        bias = torch.where(seen > 0, self.repeat_bias, 0.0)
         return logits.scatter_add(1, seen, bias.to(logits.dtype))
 
     def pair_logits(self, states: Tensor, vectors: Tensor, items: Tensor, seen: Tensor) -> Tensor:
         """The same of one item for each state: [P, d], its vector [P, d], its number [P], histories [P, L] -> [P]"""
         repeats = (seen == items[:, None]).sum(dim=1)
-        return (states * vectors).sum(dim=1) + REPEAT_SCALE * self.repeat_weight * repeats
+        return (states * vectors).sum(dim=1) + self.repeat_bias * repeats

@@ -16,6 +16,7 @@ from recbole_diffgrm.config.options import (
 )
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.models.diffgrm.noising import NOISINGS, Noising
+from recbole_diffgrm.models.item_softmax_options import ItemSoftmaxOptions
 from recbole_diffgrm.models.search_options import SearchOptions
 
 
@@ -39,9 +40,9 @@ class ItemHeadOptions(Options):
     """DiffGRM: items beside their SIDs (not in the paper)"""
 
     item_head: bool = option(
-        "Every item has an embedding of its own beside those of its digits, and a softmax over all items is trained on "
-        "the encoder's states. Items are ranked by its log-probability plus sid_score_weight times that of the "
-        "generated SID."
+        "Every item has an embedding of its own beside those of its digits, and a softmax over items (item_softmax) is "
+        "trained on the encoder's states. Items are ranked by its log-probability plus sid_score_weight times that of "
+        "the generated SID."
     )
     item_text: bool = option("item_head: the projected text vector of an item is part of its embedding.")
     sid_score_weight: Weight = option(
@@ -121,7 +122,9 @@ class DecodingOptions(Options):
     )
 
 
-class _DiffGRMOptions(SearchOptions, NetworkOptions, ItemHeadOptions, NoisingOptions, LossOptions, DecodingOptions):
+class _DiffGRMOptions(
+    SearchOptions, NetworkOptions, ItemHeadOptions, ItemSoftmaxOptions, NoisingOptions, LossOptions, DecodingOptions
+):
     @model_validator(mode="after")
     def _check_samples(self) -> "_DiffGRMOptions":
         if self.decoder_targets is not None and self.sample_unit != "sequence":
@@ -133,6 +136,7 @@ class _DiffGRMOptions(SearchOptions, NetworkOptions, ItemHeadOptions, NoisingOpt
         if not self.item_head:
             for key in ("sid_score_weight", "item_text", "teacher_weight", "code_prior", "item_scoring", "leaf_size"):
                 self.check_unused(info, key, "read only with item_head")
+            self.check_item_softmax_unused(info, "item_head")
         elif self.decoding != "constrained":
             raise UserError("item_head: needs decoding: constrained, which bounds the score of every SID")
         else:

@@ -88,7 +88,7 @@ def test_the_item_head_teaches_the_decoder(options, masks, monkeypatch):
     sids = model.semantic_ids.lookup(targets.item)
     history = model.network.precompute_kv(states, targets.position + 1, targets.row)
     views = model.noising.make_views(model.network, history, sids)
-    logits = model._item_logits(states, targets, batch["item_id_list"], model._embed_all()).detach()
+    logits = model._item_logits(states, targets, batch["item_id_list"]).detach()
     taught = teacher.teach(logits, model.semantic_ids, views, sids)
     codes_of = model.semantic_ids.lookup(torch.arange(41)).tolist()
     silent = 0
