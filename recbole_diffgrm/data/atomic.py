@@ -122,7 +122,7 @@ def write_atomic_file(path: Path, header: dict[str, str], rows: Iterable[Iterabl
         with atomic_write(path, "w") as file:
             file.write("\t".join(f"{name}:{kind}" for name, kind in header.items()) + "\n")
             for row in rows:
-                file.write("\t".join(map(_quote, row)) + "\n")
+                file.write("\t".join(map(quote, row)) + "\n")
                 count += 1
     except UnicodeEncodeError as error:  # a half of a surrogate pair
         text = error.object[max(0, error.start - 20) : error.end + 20]
@@ -130,7 +130,7 @@ def write_atomic_file(path: Path, header: dict[str, str], rows: Iterable[Iterabl
     return count
 
 
-def _quote(field: str) -> str:
+def quote(field: str) -> str:
     field = _BREAKS.sub(" ", field)  # one line is one record, for every reader
     return '"' + field.replace('"', '""') + '"' if '"' in field or "\t" in field else field
 

@@ -153,7 +153,7 @@ class FlatSequentialDataset(SequentialDataset):
         codes, tokens = pd.factorize(union_categoricals(columns) if len(columns) > 1 else columns[0])
         codes = codes.astype(np.int32)
         codes += 1  # a missing token has code -1 and becomes padding
-        id_token = np.array([PADDING, *tokens])
+        id_token = np.array([PADDING, *tokens], dtype=object)  # of fixed width, one long id would make all as wide
         token_id = _TokenNumbers(id_token)
         start = 0
         for (feat, field, _), column in zip(remap_list, columns):

@@ -43,7 +43,7 @@ class Split:
     @property
     def item_ids(self) -> np.ndarray:
         """[num_items - 1] the data's own ids, by item number from 1; number 0 is padding."""
-        return np.asarray(self.dataset.field2id_token[self.dataset.iid_field], dtype=str)[1:]
+        return np.asarray(self.dataset.field2id_token[self.dataset.iid_field], dtype=object)[1:]
 
     @cached_property
     def training_rows(self) -> Tensor:
@@ -61,8 +61,9 @@ class Split:
         """{item: how often it is a training target}, as RecBole counts for its popularity metrics: the same for every
         model, whichever of the samples it trains on."""
         flat, rows = self.dataset.inter_feat.flat, self.training_rows
-        item, count = torch.unique(flat.item[rows[flat.position[rows] > 0]], return_counts=True)
-        return Counter(dict(zip(item.tolist(), count.tolist())))
+        counts = torch.bincount(flat.item[rows[flat.position[rows] > 0]])
+        item = torch.nonzero(counts).squeeze(1)
+        return Counter(dict(zip(item.tolist(), counts[item].tolist())))
 
     def statistics(self) -> dict[str, int]:
         """Of the held-out interactions."""

@@ -17,8 +17,8 @@ def attach_item_data(config, split: Split) -> str:
     digest = ""
     if config.model_class.needs_sids(config):
         tokenizer = tokenize(config, split).tokenizer
-        digest = tokenizer.digest(split.item_ids.tolist())
-        sids = torch.from_numpy(tokenizer.table(split.item_ids.tolist()).astype(np.int64))  # [N, n]
+        digest = tokenizer.digest(split.item_ids)
+        sids = torch.from_numpy(tokenizer.table(split.item_ids).astype(np.int64))  # [N, n]
         sids = torch.cat([sids[:1], sids])  # item 0 is padding
         semantic_ids = SemanticIds.build(sids, tokenizer.codebook_size, split.popularity, config["sid_collision_order"])
     if config.model_class.needs_text_vectors(config):
@@ -36,4 +36,4 @@ def current_sid_digest(config) -> str:
     if not config.model_class.needs_sids(config):
         return ""
     split = make_split(config, load_dataset(config))
-    return tokenize(config, split).tokenizer.digest(split.item_ids.tolist())
+    return tokenize(config, split).tokenizer.digest(split.item_ids)

@@ -1,16 +1,16 @@
 """items.tsv of a run: its items in the order of their numbers, with titles and SIDs; serving reads it."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
+import pyarrow
 import torch
 
 from recbole_diffgrm.config.recbole_config import Config
-from recbole_diffgrm.data.atomic import read_header, read_item_texts, read_rows, write_atomic_file
+from recbole_diffgrm.data.atomic import read_header
+from recbole_diffgrm.data.columns import TEXT, as_arrow, find_rows, join_codes, read_columns, write_columns
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments.result import RunResult
@@ -32,17 +32,13 @@ class Items:
 
 
 def save(config: Config, dataset: FlatSequentialDataset, run_dir: Path) -> None:
-    names = dataset.id2token(dataset.iid_field, np.arange(1, dataset.item_num)).tolist()
-    titles = _titles(Path(config["data_path"]) / f"{config.dataset}.item", dataset.iid_field)
-    header = {dataset.iid_field: "token", "title": "token"} | ({"sid": "token_seq"} if dataset.semantic_ids else {})
-    write_atomic_file(run_dir / ITEMS_FILE, header, _rows(dataset, names, titles))
-
-
-def _rows(dataset: FlatSequentialDataset, names: list[str], titles: dict[str, str]) -> Iterator[list[str]]:
-    sids = dataset.semantic_ids.lookup(torch.arange(1, len(names) + 1)).tolist() if dataset.semantic_ids else None
-    for number, name in enumerate(names):
-        row = [name, titles.get(name, "")]
-        yield row if sids is None else [*row, " ".join(map(str, sids[number]))]
+    names = dataset.field2id_token[dataset.iid_field][1:]
+    header, columns = {dataset.iid_field: "token", "title": "token"}, [as_arrow(names)]
+    columns.append(_titles(Path(config["data_path"]) / f"{config.dataset}.item", dataset.iid_field, columns[0]))
+    if dataset.semantic_ids:
+        header["sid"] = "token_seq"
+        columns.append(join_codes(dataset.semantic_ids.lookup(torch.arange(1, len(names) + 1)).numpy()))
+    write_columns(run_dir / ITEMS_FILE, header, columns)
 
 
 def load(run: RunResult) -> Items:
@@ -50,8 +46,8 @@ def load(run: RunResult) -> Items:
     header = list(read_header(path))
     if header[1:2] != ["title"]:
         raise UserError(f"{path} must have the item ids and title in its first columns, not {', '.join(header)}")
-    rows = list(read_rows(path))
-    return Items(["[PAD]", *(row[0] for row in rows)], ["", *(row[1] for row in rows)])
+    names, titles = (column.to_pylist() for column in read_columns(path, header[:2]).values())
+    return Items(["[PAD]", *names], ["", *titles])
 
 
 def read_sid_digest(run_dir: Path) -> str:
@@ -59,22 +55,27 @@ def read_sid_digest(run_dir: Path) -> str:
     path = run_dir / ITEMS_FILE
     if not path.exists() or "sid" not in read_header(path):
         return ""
-    column = list(read_header(path)).index("sid")
-    return digest_sids({row[0]: row[column] for row in read_rows(path)})
+    return digest_sids(*read_columns(path, [next(iter(read_header(path))), "sid"]).values())
 
 
-def _titles(path: Path, id_field: str) -> dict[str, str]:
-    """{item: title} from .item. No result depends on them: where they cannot be read, a warning is enough."""
+def _titles(path: Path, id_field: str, names: pyarrow.Array) -> pyarrow.Array:
+    """Of the items with these names, from .item; empty where there is none. No result depends on them: where they
+    cannot be read, a warning is enough."""
+    empty = pyarrow.repeat(pyarrow.scalar("", TEXT), len(names))
     if not path.exists():
-        return {}
+        return empty
     try:
         # A title may be a sequence of tokens (ml-100k).
         texts = [name for name, kind in read_header(path).items() if kind.startswith("token") and name != id_field]
         column = title_column(texts)
-        return {item: of[column] for item, of in read_item_texts(path, id_field).items()} if column else {}
+        if column is None:
+            return empty
+        content = read_columns(path, [id_field, column])
     except UserError as error:
         logger.warning(f"items have no titles: {error}")
-        return {}
+        return empty
+    rows = find_rows(names, content[id_field])
+    return content[column].take(pyarrow.array(rows, mask=rows < 0)).fill_null("")
 
 
 def title_column(names: list[str]) -> str | None:

@@ -8,14 +8,15 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.files import Damaged, file_sha256, reading, sync_folder, write_json
+from recbole_diffgrm.files import Damaged, file_sha256, reading, sync_folder, write_json, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +25,6 @@ ABOUT_FILE = "about.json"
 
 def fingerprint(ingredients: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def hash_texts(texts: Iterable[str]) -> str:
-    """SHA-256 of a sequence of texts, whatever characters are in them."""
-    digest = hashlib.sha256()
-    for text in texts:
-        content = text.encode("utf-8", "surrogatepass")
-        digest.update(len(content).to_bytes(8, "big") + content)
-    return digest.hexdigest()
 
 
 def get_or_build(
@@ -66,6 +58,23 @@ def get_or_build(
             lock.release()
     except OSError as error:
         raise UserError(f"cache_dir: {path} cannot be written or read ({error.strerror or error})") from error
+
+
+def follow_or_build(root: Path, kind: str, ingredients: dict[str, Any], build: Callable[[], Path]) -> Path:
+    """The entry that build() gives, remembered under ingredients that are known sooner than the entry's own: files
+    before they are read, say. An entry that is gone or damaged is built again."""
+    link = root / f"{kind}-{fingerprint(ingredients)}.link"
+    try:
+        with reading(link):
+            path = root / link.read_text(encoding="utf-8").strip()
+        if path.parent == root and _find_damage(path) is None:
+            return path
+    except UserError:
+        pass  # not there, or not to be read: what it says is found out again
+    path = build()
+    with suppress(UserError):  # a cache that cannot be written is used as it is
+        write_text(path.name + "\n", link)
+    return path
 
 
 def _build(path: Path, ingredients: dict[str, Any], build: Callable[[Path], None], resumable: bool) -> None:

@@ -2,20 +2,23 @@
 interactions, or nowhere."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.compute as pc
 
 from recbole_diffgrm.config.recbole_config import Config
-from recbole_diffgrm.data.atomic import read_header, read_item_texts
+from recbole_diffgrm.data.atomic import read_header
+from recbole_diffgrm.data.columns import as_arrow, find_rows, hash_texts, read_columns, sort_order
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError, suggest
 from recbole_diffgrm.files import file_sha256, reading
 from recbole_diffgrm.tokenizer import text_encoder
-from recbole_diffgrm.tokenizer.cache import fingerprint, get_or_build, hash_texts
+from recbole_diffgrm.tokenizer.cache import fingerprint, get_or_build
 from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, ids_file, is_embedding_file, read_embeddings
 from recbole_diffgrm.tokenizer.interaction_factors import check_rank, hash_matrix, item_factors, training_matrix
 from recbole_diffgrm.tokenizer.item_text import compose, label_fields
@@ -26,6 +29,7 @@ from recbole_diffgrm.words import count
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2  # raise when the same texts begin to give other vectors
+COMPOSED_AT_ONCE = 65536  # texts
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,19 @@ def input_files(config: Config, with_text_vectors: bool) -> list[Path]:
     return [Path(config["data_path"]) / f"{config.dataset}.item", *paths]
 
 
+def describe_files(config: Config) -> dict[str, Any]:
+    """What vectors from text depend on, without reading it: the files, and how they are read."""
+    name = config["sid_text_encoder"]
+    paths = [path for path in input_files(config, with_text_vectors=True) if path.is_file()]
+    keys = ("sid_text_fields", "sid_text_template", "ITEM_ID_FIELD", "seq_separator")
+    return {
+        "files": [file_sha256(path) for path in paths],
+        "encoder": None if is_embedding_file(name) else text_encoder.identity(name),
+        "settings": {key: config[key] for key in keys},
+        "format": FORMAT_VERSION,
+    }
+
+
 def _from_interactions(split: Split, items: SplitItems, num_factors: int, seed: int) -> EmbeddingSource:
     """Factors of items that occur in training; they depend on the number of digits and the seed as well."""
     matrix = training_matrix(split, items.number[items.in_training])
@@ -97,14 +114,14 @@ def _from_file(path: Path, item_ids: np.ndarray) -> EmbeddingSource:
 
 def _from_text(config: Config, item_ids: np.ndarray) -> EmbeddingSource:
     fields, lists = _text_fields(config)
-    columns = read_item_columns(config, item_ids)
-    template = config["sid_text_template"]
-    texts = [compose(columns.get(item, {}), fields, template, lists) for item in item_ids.tolist()]
-    distinct = sorted(set(texts) - {""})
-    if not distinct:
+    columns = read_item_columns(config, item_ids, list(fields))
+    texts = _compose_all(columns, fields, config["sid_text_template"], lists)
+    distinct = pc.unique(texts)
+    distinct = distinct.filter(pc.not_equal(distinct, ""))
+    if not len(distinct):
         raise UserError(f"sid_text_fields: no item of {config.dataset} has text in {', '.join(fields)}")
-    row_of = {text: row for row, text in enumerate(distinct)}
-    row = np.array([row_of.get(text, NO_VECTOR) for text in texts])
+    distinct = distinct.take(sort_order(distinct))
+    row = find_rows(texts, distinct)
     name = config["sid_text_encoder"]
     identity = text_encoder.identity(name)
     ingredients = {**identity, "texts": hash_texts(distinct), "format": FORMAT_VERSION}
@@ -112,7 +129,7 @@ def _from_text(config: Config, item_ids: np.ndarray) -> EmbeddingSource:
     def build(folder: Path) -> None:
         logger.info(f"encoding {count(len(distinct), 'text')} with {name}")
         model = text_encoder.load(name, str(config["device"]), config["sid_trust_remote_code"])
-        text_encoder.encode_to_file(folder, model, distinct, config["show_progress"])
+        text_encoder.encode_to_file(folder, model, distinct.to_pylist(), config["show_progress"])
 
     def load() -> ItemVectors:
         root = Path(config["cache_dir"]) / config.dataset
@@ -131,6 +148,18 @@ def _from_text(config: Config, item_ids: np.ndarray) -> EmbeddingSource:
     )
 
 
+def _compose_all(
+    columns: Mapping[str, pyarrow.Array], fields: Mapping[str, str], template: str, lists: Mapping[str, str]
+) -> pyarrow.Array:
+    """The text of each item, some at a time: as Python's strings all columns would take ten times their size."""
+    num_items = len(next(iter(columns.values())))
+    parts = []
+    for start in range(0, num_items, COMPOSED_AT_ONCE):
+        values = zip(*(column.slice(start, COMPOSED_AT_ONCE).to_pylist() for column in columns.values()))
+        parts.append(as_arrow([compose(dict(zip(columns, row)), fields, template, lists) for row in values]))
+    return pyarrow.concat_arrays(parts)
+
+
 def _text_fields(config: Config) -> tuple[dict[str, str], dict[str, str]]:
     """{column: label} of sid_text_fields that the file has, and {column: separator} of the lists among them."""
     path = _item_file(config)
@@ -146,17 +175,30 @@ def _text_fields(config: Config) -> tuple[dict[str, str], dict[str, str]]:
     return fields, {name: config["seq_separator"] for name in fields if header[name].endswith("_seq")}
 
 
-def read_item_columns(config: Config, item_ids: np.ndarray) -> dict[str, dict[str, str]]:
-    """{item id: {column: text}}, the id itself among the columns. Items may be missing, but not all of them."""
+def read_item_columns(config: Config, item_ids: np.ndarray, names: Sequence[str]) -> dict[str, pyarrow.Array]:
+    """Columns of .item for each of the items, null for those without a line: some may be missing, but not all."""
     path, id_field = _item_file(config), config["ITEM_ID_FIELD"]
-    columns = {item: {id_field: item, **texts} for item, texts in read_item_texts(path, id_field).items()}
-    missing = [item for item in item_ids.tolist() if item not in columns]
-    if missing and len(missing) == len(item_ids):
-        others = f"it has others, such as {next(iter(columns))!r}" if columns else "it has no items"
-        raise UserError(f"{path} has no line for any item of {config.dataset}, such as {missing[0]!r}; {others}")
-    if missing:
-        logger.warning(f"{path.name} has no line for {len(missing):,} of {len(item_ids):,} items ({missing[0]!r})")
-    return columns
+    content = read_columns(path, list(dict.fromkeys([id_field, *names])))
+    ids = content[id_field]
+    repeated = np.flatnonzero(find_rows(ids, ids) < np.arange(len(ids)))
+    if len(repeated):
+        logger.warning(
+            f"{path}: {count(len(repeated), 'line')} not read: an earlier one has this {id_field} "
+            f"({ids[int(repeated[0])].as_py()!r})"
+        )
+    rows = find_rows(item_ids, ids)
+    missing = np.flatnonzero(rows < 0)
+    if len(missing) and len(missing) == len(item_ids):
+        others = f"it has others, such as {ids[0].as_py()!r}" if len(ids) else "it has no items"
+        raise UserError(
+            f"{path} has no line for any item of {config.dataset}, such as {str(item_ids[missing[0]])!r}; {others}"
+        )
+    if len(missing):
+        logger.warning(
+            f"{path.name} has no line for {len(missing):,} of {len(item_ids):,} items ({str(item_ids[missing[0]])!r})"
+        )
+    index = pyarrow.array(rows, mask=rows < 0)
+    return {name: content[name].take(index) for name in names}
 
 
 def _item_file(config: Config) -> Path:

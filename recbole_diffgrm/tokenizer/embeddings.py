@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from recbole_diffgrm.data.columns import find_rows
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import read_text
 from recbole_diffgrm.tokenizer.arrays import open_arrays
@@ -20,9 +21,10 @@ CHECKED_AT_ONCE = 65536  # rows
 class ItemVectors:
     """Which row of `vectors` belongs to each item. The rows may be on disk."""
 
-    item_ids: np.ndarray  # [N] str
+    item_ids: np.ndarray  # [N] objects: str
     row: np.ndarray  # [N], NO_VECTOR for items without text
     vectors: np.ndarray  # [R, d]
+    dtype: type | None = None  # what they are read as, if not as they are
 
     @classmethod
     def empty(cls, item_ids: np.ndarray) -> "ItemVectors":
@@ -36,7 +38,12 @@ class ItemVectors:
 
     def select(self, items: np.ndarray) -> np.ndarray:
         """Vectors of items that have one, by index or mask."""
-        return self.vectors[self.row[items]]
+        return self.read(self.row[items])
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """[B, d] of `vectors`"""
+        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, which is an error
+            return self.vectors[rows].astype(self.dtype or self.vectors.dtype, copy=False)
 
 
 def is_embedding_file(name: str) -> bool:
@@ -49,31 +56,27 @@ def ids_file(path: Path) -> Path:
 
 
 def read_embeddings(path: Path, item_ids: np.ndarray) -> ItemVectors:
-    """Vectors of the items, as float32. One that is missing, repeated or not a number is an error."""
+    """Vectors of the items, read as float32. One that is missing, repeated or not a number is an error."""
     ids, vectors = _load(path)
     if vectors.ndim != 2 or len(ids) != len(vectors) or vectors.shape[1] == 0:
         raise UserError(f"{path}: {len(ids)} item ids do not match an array {list(vectors.shape)}; expected {FORMAT}")
     if vectors.dtype.kind != "f":
         raise UserError(f"{path}: embeddings must be floating-point numbers, not {vectors.dtype}")
-    row_of = {item: row for row, item in enumerate(ids)}
-    if len(row_of) < len(ids):
-        repeated = next(item for row, item in enumerate(ids) if row_of[item] != row)
-        raise UserError(f"{path}: item {repeated!r} is listed twice")
-    missing = [item for item in item_ids.tolist() if item not in row_of]
-    if missing:
-        raise UserError(
-            f"{path}: {len(missing):,} of {len(item_ids):,} items have no embedding, such as {missing[0]!r}"
-        )
-    row = np.array([row_of[item] for item in item_ids.tolist()])
-    if vectors.dtype != np.float32:
-        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, which is an error below
-            vectors = vectors.astype(np.float32)
+    repeated = np.flatnonzero(find_rows(ids, ids) < np.arange(len(ids)))
+    if len(repeated):
+        raise UserError(f"{path}: item {ids[repeated[0]]!r} is listed twice")
+    row = find_rows(item_ids, ids)
+    missing = np.flatnonzero(row < 0)
+    if len(missing):
+        item = str(item_ids[missing[0]])
+        raise UserError(f"{path}: {len(missing):,} of {len(item_ids):,} items have no embedding, such as {item!r}")
+    embedded = ItemVectors(item_ids, row, vectors, np.float32)
     for start in range(0, len(row), CHECKED_AT_ONCE):
-        wrong = ~np.isfinite(vectors[row[start : start + CHECKED_AT_ONCE]]).all(axis=1)
+        wrong = ~np.isfinite(embedded.read(row[start : start + CHECKED_AT_ONCE])).all(axis=1)
         if wrong.any():
             item = item_ids[start + int(wrong.argmax())]
             raise UserError(f"{path}: the embedding of item {str(item)!r} holds NaN or infinity (as float32)")
-    return ItemVectors(item_ids, row, vectors)
+    return embedded
 
 
 def _load(path: Path) -> tuple[list[str], np.ndarray]:

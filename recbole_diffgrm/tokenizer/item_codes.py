@@ -12,6 +12,8 @@ from recbole_diffgrm.tokenizer.quantizers.base import Quantizer
 from recbole_diffgrm.tokenizer.quantizers.random_codes import RandomCodes
 from recbole_diffgrm.tokenizer.reassign import reassign
 
+ROWS = 1 << 17  # vectors that are read at once
+
 
 def encode_items(settings: Mapping[str, Any], quantizer: Quantizer, items: ItemVectors) -> np.ndarray:
     """[N, n] codes; items without a vector get random codes."""
@@ -19,8 +21,9 @@ def encode_items(settings: Mapping[str, Any], quantizer: Quantizer, items: ItemV
     has_vector = items.has_vector
     if has_vector.any():
         rows, index = np.unique(items.row[has_vector], return_inverse=True)  # in the order they have on disk
-        used = items.vectors if len(rows) == len(items.vectors) else items.vectors[rows]
-        codes[has_vector] = quantizer.encode(used)[index]
+        # Some at a time: the vectors may be on disk, and larger than memory.
+        parts = [quantizer.encode(items.read(rows[start : start + ROWS])) for start in range(0, len(rows), ROWS)]
+        codes[has_vector] = np.concatenate(parts)[index]
     codes[~has_vector] = _quantizer_of_ids(settings, quantizer).encode(items.item_ids[~has_vector])
     return codes
 

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from recbole_diffgrm.config.recbole_config import Config
+from recbole_diffgrm.data.atomic import read_header
+from recbole_diffgrm.data.columns import find_rows, hash_texts
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import file_sha256, read_text, write_json
 from recbole_diffgrm.tokenizer import report
-from recbole_diffgrm.tokenizer.cache import fingerprint, get_or_build, hash_texts
+from recbole_diffgrm.tokenizer.cache import fingerprint, follow_or_build, get_or_build
 from recbole_diffgrm.tokenizer.collisions import ONE_MORE_DIGIT
-from recbole_diffgrm.tokenizer.embedding_sources import get_source, read_item_columns
+from recbole_diffgrm.tokenizer.embedding_sources import describe_files, get_source, read_item_columns
 from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, is_embedding_file, read_embeddings
 from recbole_diffgrm.tokenizer.item_codes import encode_items, resolve_collisions
 from recbole_diffgrm.tokenizer.parallel import BLOCK_ROWS, map_blocks
@@ -63,13 +65,32 @@ def tokenize(config: Config, split: Split) -> Tokenized:
     items = SplitItems.from_split(split)
     sid_file = config["sid_file"]
     if sid_file is None:
-        folder = _build_tokenizer(config, split, items)
+        folder = _find_tokenizer(config, split, items)
     elif sid_file.endswith(".npz"):
         folder = _extend_tokenizer(config, Path(sid_file), items)
     else:
         folder = _read_ready_sids(config, Path(sid_file), items)
     summary = json.loads(read_text(folder / REPORT_FILE))
     return Tokenized(Tokenizer.load(folder / TOKENIZER_FILE), summary, folder)
+
+
+def _find_tokenizer(config: Config, split: Split, items: SplitItems) -> Path:
+    """One that was built from the same files before is found without reading them: texts of millions of items take
+    longer to put together than all else that happens before training."""
+    kind = QUANTIZERS[config["sid_quantizer"]]
+    if kind.vectors_from != "text":
+        return _build_tokenizer(config, split, items)
+    ingredients = {
+        "source": describe_files(config),
+        "settings": _remember(config, *kind.keys),
+        "items": hash_texts(items.item_ids),
+        "training_items": hash_texts(items.item_ids[items.in_training]),
+        "test_targets": hash_texts(items.test_targets),
+        "versions": _versions(*kind.packages, "scipy"),
+        "format": FORMAT_VERSION,
+    }
+    root = Path(config["cache_dir"]) / config.dataset
+    return follow_or_build(root, "sid", ingredients, lambda: _build_tokenizer(config, split, items))
 
 
 def _build_tokenizer(config: Config, split: Split, items: SplitItems) -> Path:
@@ -86,8 +107,8 @@ def _build_tokenizer(config: Config, split: Split, items: SplitItems) -> Path:
         **{key: settings[key] for key in ("sid_quantizer", "sid_num_digits", "sid_codebook_size", "sid_seed")},
         **({"sid_pca_dim": settings["sid_pca_dim"]} if kind.vectors_from == "text" else {}),
         **{key: settings[key] for key in kind.keys},
-        "items": hash_texts(items.item_ids.tolist()),
-        "training_items": hash_texts(items.item_ids[in_training].tolist()),
+        "items": hash_texts(items.item_ids),
+        "training_items": hash_texts(items.item_ids[in_training]),
         "versions": _versions(*kind.packages),
         "format": FORMAT_VERSION,
     }
@@ -151,10 +172,11 @@ def _fit(
     further: Mapping[str, Any],
 ) -> Quantizer:
     rows = np.sort(items.row[in_training])
+    chosen = kind.sample(len(rows), settings["sid_codebook_size"], settings["sid_seed"])
     if kind.vectors_from:
-        logger.info(f"fitting {kind.name} on {count(len(rows), 'training item')}")
+        logger.info(f"fitting {kind.name} on {len(chosen):,} of {count(len(rows), 'training item')}")
     return kind.fit(
-        items.vectors[rows],
+        items.read(rows[chosen]),
         settings["sid_num_digits"],
         settings["sid_codebook_size"],
         settings["sid_pca_dim"],
@@ -188,7 +210,7 @@ def _read_ready_sids(config: Config, path: Path, items: SplitItems) -> Path:
 
     ingredients = {
         "sid_file": file_sha256(path),
-        "items": hash_texts(items.item_ids.tolist()),
+        "items": hash_texts(items.item_ids),
         "test_targets": hash_texts(items.test_targets),
         "settings": settings,
         "format": FORMAT_VERSION,
@@ -206,7 +228,7 @@ def _extend_tokenizer(config: Config, path: Path, items: SplitItems) -> Path:
     others = [f"{key} {value!r}" for key, value in built_with.items() if value != config[key]]
     if others:
         logger.info(f"{path} keeps the settings it was built with: {', '.join(others)}")
-    new = items.item_ids[~np.isin(items.item_ids, tokenizer.item_ids)]
+    new = items.item_ids[find_rows(items.item_ids, tokenizer.item_ids) < 0]
     inputs = _describe_new_items(config, tokenizer, new)
 
     def build(folder: Path) -> None:
@@ -219,7 +241,7 @@ def _extend_tokenizer(config: Config, path: Path, items: SplitItems) -> Path:
 
     ingredients = {
         "tokenizer": file_sha256(path),
-        "items": hash_texts(items.item_ids.tolist()),
+        "items": hash_texts(items.item_ids),
         "new_texts": hash_texts(inputs.get("texts", ())),
         "new_embeddings": hashlib.sha256(inputs.get("embeddings", np.zeros(0)).tobytes()).hexdigest(),
         "test_targets": hash_texts(items.test_targets),
@@ -241,9 +263,12 @@ def _describe_new_items(config: Config, tokenizer: Tokenizer, new: np.ndarray) -
                 f"{count(len(new), 'item')}; set it to a .npz or .npy that has theirs"
             )
         return {"embeddings": read_embeddings(Path(config["sid_text_encoder"]), new).select(np.arange(len(new)))}
-    columns = read_item_columns(config, new)
-    tokenizer.check_columns({name for texts in columns.values() for name in texts}, f"{config.dataset}.item")
-    return {"texts": [tokenizer.compose(columns.get(item, {})) for item in new.tolist()]}
+    path = Path(config["data_path"]) / f"{config.dataset}.item"
+    names = list(read_header(path)) if path.exists() else []
+    columns = read_item_columns(config, new, names)
+    tokenizer.check_columns(names, path.name)
+    rows = zip(*(column.to_pylist() for column in columns.values()))
+    return {"texts": [tokenizer.compose(dict(zip(names, row))) for row in rows]}
 
 
 def _versions(*packages: str) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Statistics of SIDs: how many items share one, how the codes of each digit are used, how much quantization loses."""
 
-from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
+from recbole_diffgrm.data.columns import find_rows
 from recbole_diffgrm.files import atomic_write
 from recbole_diffgrm.tokenizer import collisions
 from recbole_diffgrm.tokenizer.tokenizer import Tokenizer
@@ -17,14 +17,13 @@ SHOWN_PAIRS = 6  # pairs of digits in the printed table; report.json has all
 
 
 def describe(
-    tokenizer: Tokenizer, item_ids: np.ndarray, test_targets: Sequence[str], about: dict[str, Any]
+    tokenizer: Tokenizer, item_ids: np.ndarray, test_targets: np.ndarray, about: dict[str, Any]
 ) -> dict[str, Any]:
-    """Numbers about the SIDs of `item_ids`, which are sorted. `about`: what is known from building the tokenizer."""
-    index = {item: i for i, item in enumerate(tokenizer.item_ids.tolist())}
-    chosen = np.array([index[item] for item in item_ids.tolist()])
+    """Numbers about the SIDs of `item_ids`. `about`: what is known from building the tokenizer."""
+    chosen = find_rows(item_ids, tokenizer.item_ids)
     codes, sids, codebook_size = tokenizer.codes[chosen], tokenizer.sids[chosen], tokenizer.codebook_size
     sharing = collisions.group_sizes(sids, codebook_size)
-    targets = sharing[np.searchsorted(item_ids, test_targets)] if len(test_targets) else np.zeros(0, int)
+    targets = sharing[find_rows(test_targets, item_ids)] if len(test_targets) else np.zeros(0, int)
     counts = [np.bincount(column, minlength=codebook_size) for column in sids.T]
     group_size, members = np.unique(sharing, return_counts=True)
     settings, quantizer = tokenizer.settings, tokenizer.quantizer
@@ -40,7 +39,7 @@ def describe(
             "num_digits": sids.shape[1],
             "codebook_size": codebook_size,
             "collisions": settings["sid_collisions"],
-            "sid_digest": tokenizer.digest(item_ids.tolist()),
+            "sid_digest": tokenizer.digest(item_ids),
             "num_items": len(sids),
             "distinct_sids": len(np.unique(collisions.to_keys(sids, codebook_size))),
             "distinct_sids_as_quantized": len(np.unique(collisions.to_keys(codes, codebook_size))),

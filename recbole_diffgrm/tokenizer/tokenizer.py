@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from recbole_diffgrm.data.atomic import check_ids, read_header, read_rows, write_atomic_file
+from recbole_diffgrm.data.atomic import check_ids, read_header, read_rows
+from recbole_diffgrm.data.columns import Texts, as_arrow, find_rows, hash_texts, join_codes, sort_order, write_columns
 from recbole_diffgrm.errors import UserError, suggest
 from recbole_diffgrm.files import atomic_write
 from recbole_diffgrm.tokenizer import item_text, text_encoder
 from recbole_diffgrm.tokenizer.arrays import open_arrays
-from recbole_diffgrm.tokenizer.cache import hash_texts
 from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, is_embedding_file
 from recbole_diffgrm.tokenizer.item_codes import encode_items, resolve_collisions
 from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS, Quantizer
@@ -32,7 +32,7 @@ class Tokenizer:
     settings: dict[str, Any]  # sid_* keys it was built with
     source: dict[str, Any]  # where vectors come from: `encoder` (its identity), `fields` and `lists` of the text
     quantizer: Quantizer | None  # None where SIDs were read from a table
-    item_ids: np.ndarray  # [N] str
+    item_ids: np.ndarray  # [N] objects: str
     codes: np.ndarray  # [N, n] uint16, as quantized
     sids: np.ndarray  # [N, n] or [N, n + 1] uint16, after collisions are resolved
 
@@ -46,19 +46,19 @@ class Tokenizer:
         """Whether new items need a text or an embedding."""
         return self.quantizer is not None and self.quantizer.vectors_from == "text"
 
-    def table(self, item_ids: Sequence[str]) -> np.ndarray:
+    def table(self, item_ids: Sequence[str] | np.ndarray) -> np.ndarray:
         """[K, n] SIDs of the items, in their order."""
-        index = {item: i for i, item in enumerate(self.item_ids.tolist())}
-        item_ids = [str(item) for item in item_ids]
-        missing = [item for item in item_ids if item not in index]
-        if missing:
-            raise UserError(f"no SID for {count(len(missing), 'item')}, such as {missing[0]!r}: assign() gives one")
-        return self.sids[[index[item] for item in item_ids]]
+        rows = find_rows(item_ids, self.item_ids)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            raise UserError(
+                f"no SID for {count(len(missing), 'item')}, such as {str(item_ids[missing[0]])!r}: assign() gives one"
+            )
+        return self.sids[rows]
 
-    def digest(self, item_ids: Sequence[str]) -> str:
+    def digest(self, item_ids: Sequence[str] | np.ndarray) -> str:
         """Of the items and their SIDs."""
-        sids = self.table(item_ids).tolist()
-        return digest_sids(dict(zip(item_ids, (" ".join(map(str, sid)) for sid in sids))))
+        return digest_sids(item_ids, join_codes(self.table(item_ids)))
 
     def assign(
         self,
@@ -76,11 +76,11 @@ class Tokenizer:
         """
         if isinstance(item_ids, str) or isinstance(texts, str):
             raise UserError("assign: give a list of item ids and a list of texts")
-        new = np.array([str(item) for item in item_ids], dtype=str)
+        new = np.array([str(item) for item in item_ids], dtype=object)
         if len(new) == 0:
             return self.sids[:0]
         check_ids(map(str, item_ids), "assign: item")
-        known = np.isin(new, self.item_ids)
+        known = find_rows(new, self.item_ids) >= 0
         if known.any():
             raise UserError(f"assign: item {str(new[known][0])!r} has a SID already")
         if len(set(new.tolist())) < len(new):
@@ -157,7 +157,7 @@ class Tokenizer:
         arrays: dict[str, Any] = {
             "settings": np.array(json.dumps(self.settings, ensure_ascii=False)),
             "source": np.array(json.dumps(self.source, ensure_ascii=False)),
-            "item_ids": self.item_ids,
+            "item_ids": _to_lines(self.item_ids),
             "codes": self.codes,
             "sids": self.sids,
         }
@@ -175,7 +175,7 @@ class Tokenizer:
                 json.loads(str(saved["settings"])),
                 json.loads(str(saved["source"])),
                 _load_quantizer(path, saved) if "quantizer" in saved else None,
-                saved["item_ids"],
+                _from_lines(saved["item_ids"]),
                 saved["codes"],
                 saved["sids"],
             )
@@ -188,8 +188,6 @@ class Tokenizer:
         if missing or not {"encoder", "fields", "lists"} <= set(self.source):
             raise ValueError(f"its settings lack {missing[0]}" if missing else "it does not say what texts are made of")
         num_items, num_digits = len(self.item_ids), self.settings["sid_num_digits"]
-        if self.item_ids.ndim != 1 or self.item_ids.dtype.kind != "U":
-            raise ValueError("item_ids are no texts")
         for name, array, digits in (
             ("codes", self.codes, {num_digits}),
             ("sids", self.sids, {num_digits, num_digits + 1}),
@@ -204,13 +202,27 @@ class Tokenizer:
 
     def write_table(self, path: Path, id_field: str = "item_id") -> None:
         """The SIDs as an atomic file that `sid_file` reads."""
-        rows = ((item, " ".join(map(str, sid))) for item, sid in zip(self.item_ids.tolist(), self.sids.tolist()))
-        write_atomic_file(Path(path), {id_field: "token", "sid": "token_seq"}, rows)
+        write_columns(Path(path), {id_field: "token", "sid": "token_seq"}, [self.item_ids, join_codes(self.sids)])
 
 
-def digest_sids(sids: Mapping[str, str]) -> str:
-    """Of {item: its codes, with spaces between}, in any order."""
-    return hash_texts(text for item in sorted(sids) for text in (item, sids[item]))[:16]
+def digest_sids(item_ids: Texts, sids: Texts) -> str:
+    """Of items and their codes, with spaces between, in any order."""
+    ids = as_arrow(item_ids)
+    order = sort_order(ids)
+    return hash_texts(ids.take(order), as_arrow(sids).take(order))[:16]
+
+
+def _to_lines(item_ids: np.ndarray) -> np.ndarray:
+    """One id per line in UTF-8: an array of fixed width would be as wide as the longest everywhere."""
+    return np.frombuffer("\n".join(item_ids.tolist()).encode("utf-8", "surrogatepass"), np.uint8)
+
+
+def _from_lines(content: np.ndarray) -> np.ndarray:
+    """[N] objects: str"""
+    if content.ndim != 1 or content.dtype != np.uint8:
+        raise ValueError("item_ids are no texts")
+    text = content.tobytes().decode("utf-8", "surrogatepass")
+    return np.array(text.split("\n") if text else [], dtype=object)
 
 
 def _load_quantizer(path: Path, saved: Mapping[str, np.ndarray]) -> Quantizer:

@@ -4,10 +4,14 @@ The same on every processor (tokenizer/exact.py): the covariance is one of round
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import atomic_write
+from recbole_diffgrm.tokenizer.arrays import open_arrays
 from recbole_diffgrm.tokenizer.exact import STEP, eigh, power_of_two, to_grid
 from recbole_diffgrm.tokenizer.parallel import BLOCK_ROWS, map_blocks
 
@@ -39,6 +43,16 @@ class Whitening:
         # The sign of an eigenvector is arbitrary: its largest component is made positive.
         directions = directions * np.sign(directions[strongest, np.arange(kept)])
         return cls(mean, directions / np.sqrt(variance[:kept]), STEP)
+
+    def save(self, path: Path) -> None:
+        arrays: dict[str, Any] = {name: np.asarray(value) for name, value in vars(self).items()}
+        with atomic_write(path) as file:
+            np.savez(file, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> "Whitening":
+        with open_arrays(path) as saved:
+            return cls(saved["mean"], saved["projection"], float(saved["step"]))
 
     @property
     def input_dim(self) -> int:

@@ -3,7 +3,7 @@
 import pytest
 
 from recbole_diffgrm import Tokenizer, UserError
-from recbole_diffgrm.tokenizer.cache import get_or_build, hash_texts
+from recbole_diffgrm.tokenizer.cache import follow_or_build, get_or_build
 from tests.tokenizer.conftest import run_tokenizer
 
 
@@ -21,6 +21,24 @@ def test_built_once(tmp_path):
     assert sorted(path.name for path in first.iterdir()) == ["about.json", "file"]
 
 
+def test_links_lead_to_an_entry_without_its_ingredients(tmp_path):
+    asked = []
+
+    def build():
+        asked.append("built")
+        return get_or_build(tmp_path, "kind", {"text": "long"}, lambda folder: (folder / "file").write_text("content"))
+
+    entry = follow_or_build(tmp_path, "kind", {"file": 1}, build)
+    assert follow_or_build(tmp_path, "kind", {"file": 1}, build) == entry and len(asked) == 1
+    assert follow_or_build(tmp_path, "kind", {"file": 2}, build) == entry and len(asked) == 2
+    (entry / "file").write_text("changed")
+    assert follow_or_build(tmp_path, "kind", {"file": 1}, build) == entry and len(asked) == 3
+    assert (entry / "file").read_text() == "content"
+    for link in tmp_path.glob("*.link"):
+        link.write_text("../elsewhere\n")
+    assert follow_or_build(tmp_path, "kind", {"file": 1}, build) == entry and len(asked) == 4
+
+
 @pytest.mark.parametrize("resumable", [False, True])
 def test_interrupted_attempts(tmp_path, resumable):
     seen = []
@@ -35,11 +53,6 @@ def test_interrupted_attempts(tmp_path, resumable):
         get_or_build(tmp_path, "kind", {}, build, resumable)
     get_or_build(tmp_path, "kind", {}, build, resumable)
     assert seen == [[], ["part"] if resumable else []]
-
-
-def test_hash_texts():
-    hashes = [hash_texts(texts) for texts in (["ab"], ["a", "b"], ["b", "a"], [], [""], ["\ud800"])]
-    assert len(set(hashes)) == len(hashes)
 
 
 DAMAGES = ["cut", "flipped", "gone", "no about"]

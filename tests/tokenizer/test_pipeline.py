@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from recbole_diffgrm import UserError, checkpoint, run
+from recbole_diffgrm import Tokenizer, UserError, checkpoint, run
 from recbole_diffgrm.data.dataset import load_dataset
 from recbole_diffgrm.data.splits import make_split
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models import build_config
-from recbole_diffgrm.tokenizer import text_encoder
+from recbole_diffgrm.tokenizer import embedding_sources, text_encoder
+from recbole_diffgrm.tokenizer.item_text import compose
 from recbole_diffgrm.tokenizer.pipeline import tokenize
 from tests.conftest import AMAZON_DATA, needs_amazon
 from tests.tokenizer.conftest import IDS, run_tokenizer, write_npz
@@ -26,6 +27,32 @@ def test_from_text_to_sids_by_hand(settings):
         text = f"Title: Item {number}. Category: c{number % 5}, c{(number + 1) % 5}."
         codes = tokenizer.quantizer.encode(model.encode([text], normalize_embeddings=True))
         assert tokenizer.table([item]).tolist() == codes.tolist()
+
+
+def test_a_second_time_no_text_is_read(settings, data, monkeypatch):
+    first = run_tokenizer(settings)
+    composed = []
+    monkeypatch.setattr(embedding_sources, "compose", lambda *rest: composed.append(rest) or compose(*rest))
+    assert run_tokenizer(settings).folder == first.folder and not composed
+    path = data / "tiny" / "tiny.item"
+    path.write_text(path.read_text() + "\n")  # another file, the same texts
+    assert run_tokenizer(settings).folder == first.folder and len(composed) == 40
+
+
+def test_one_long_id_does_not_widen_all(settings, data, tmp_path):
+    """Arrays of fixed width would hold 4 bytes for each of its characters, for every item."""
+    long = "i0" + 900 * "x"
+    for path in (data / "tiny" / "tiny.inter", data / "tiny" / "tiny.item"):
+        path.write_text(
+            "\n".join(
+                "\t".join(long if f == "i0" else f for f in line.split("\t")) for line in path.read_text().split("\n")
+            )
+        )
+    tokenized = run_tokenizer(settings, sid_quantizer="random")
+    tokenizer = tokenized.tokenizer
+    assert long in tokenizer.item_ids and tokenizer.item_ids.nbytes <= 8 * 40
+    assert (tokenized.folder / "tokenizer.npz").stat().st_size < 20_000
+    assert Tokenizer.load(tokenized.folder / "tokenizer.npz").digest([long, "i1"]) == tokenizer.digest([long, "i1"])
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import pytest
 
 from recbole_diffgrm import UserError
 from recbole_diffgrm.tokenizer import text_encoder
+from recbole_diffgrm.tokenizer import text_vectors as module
 from recbole_diffgrm.tokenizer.text_vectors import text_vectors
 from recbole_diffgrm.tokenizer.whitening import Whitening
 from tests.tokenizer.conftest import IDS, load_split, write_npz
@@ -48,3 +49,24 @@ def test_no_text_in_training(settings, data):
     with pytest.raises(UserError, match="training has text") as caught:
         text_vectors(*load_split(settings))
     assert "item_text" not in str(caught.value)
+
+
+def test_a_second_time_they_are_read_from_the_cache(settings, tmp_path, vectors, monkeypatch):
+    loaded = load_split(settings, sid_text_encoder=write_npz(tmp_path / "a.npz", IDS, vectors[:40]), sid_pca_dim=6)
+    first, whitening = module.fit_text_vectors(*loaded)
+    monkeypatch.setattr(module, "text_source", None)
+    again, same = module.fit_text_vectors(*loaded)
+    assert isinstance(again, np.memmap) and (again == first).all()
+    assert (same.mean == whitening.mean).all() and (same.projection == whitening.projection).all()
+    number = 1 + loaded[1].item_ids.tolist().index("i2")
+    assert (module.whiten(same, vectors[2:3])[0] == first[number]).all()
+
+
+def test_of_many_items_some_are_drawn_for_the_whitening(settings, tmp_path, vectors, monkeypatch):
+    loaded = load_split(settings, sid_text_encoder=write_npz(tmp_path / "a.npz", IDS, vectors[:40]), sid_pca_dim=6)
+    monkeypatch.setattr(module, "MAX_TRAINING_VECTORS", 20)
+    fitted = []
+    original = Whitening.fit
+    monkeypatch.setattr(Whitening, "fit", lambda points, *rest: fitted.append(points) or original(points, *rest))
+    assert text_vectors(*loaded).shape == (41, 6)
+    assert fitted[0].shape == (20, 12) and len(np.unique(fitted[0], axis=0)) == 20

@@ -49,6 +49,11 @@ class Quantizer(ABC):
     ) -> "Quantizer":
         """From the vectors [N, d] of items that occur in training; [0, 0] where it reads none."""
 
+    @classmethod
+    def sample(cls, num_vectors: int, codebook_size: int, seed: int) -> np.ndarray:
+        """Which of this many vectors `fit` is given: all, or a random choice where that is enough. Ascending."""
+        return np.arange(num_vectors)
+
     def transform(self, inputs: Any) -> np.ndarray:
         """B inputs -> points [B, ...]"""
         return np.asarray(inputs, np.float64)

@@ -31,6 +31,13 @@ class CodebookQuantizer(Quantizer):
         check_enough_vectors(num_vectors, codebook_size)
 
     @classmethod
+    def sample(cls, num_vectors: int, codebook_size: int, seed: int) -> np.ndarray:
+        limit = max(MAX_TRAINING_VECTORS, 64 * codebook_size)
+        if num_vectors <= limit:
+            return np.arange(num_vectors)
+        return np.sort(np.random.default_rng(seed).choice(num_vectors, limit, replace=False))
+
+    @classmethod
     def fit(
         cls,
         vectors: np.ndarray,
@@ -41,9 +48,7 @@ class CodebookQuantizer(Quantizer):
         **further: Any,
     ) -> "CodebookQuantizer":
         """`further`: what `_train` of the class takes besides."""
-        limit = max(MAX_TRAINING_VECTORS, 64 * codebook_size)
-        if len(vectors) > limit:
-            vectors = vectors[np.sort(np.random.default_rng(seed).choice(len(vectors), limit, replace=False))]
+        vectors = vectors[cls.sample(len(vectors), codebook_size, seed)]
         cls.check(len({vector.tobytes() for vector in vectors}), codebook_size)
         whitening = Whitening.fit(vectors, pca_dim, multiple_of=num_digits)
         points = map_rows(whitening.apply, vectors)
