@@ -328,6 +328,11 @@ class EvaluationOptions(Options):
     num_valid_users: PositiveInt | None = option(
         "Validate on a random subset of this many users, the same in every epoch; ~ on all.", affects="validation"
     )
+    num_test_users: PositiveInt | None = option(
+        "Test on a random subset of this many users, the same for every model and seed, with an interval for each "
+        "metric; ~ on all.",
+        affects="validation",
+    )
 
 
 class TrainingOptions(Options):

@@ -24,6 +24,7 @@ TRAIN, VALID, TEST = range(3)
 PART_NAMES = ("training", "validation", "test")
 # Unix time above this counts milliseconds: in seconds it would be after the year 5000.
 LARGEST_SECONDS = 1e11
+TEST_SEED = 0  # of the users that num_test_users draws
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,11 @@ def _describe_lack(config, dataset: FlatSequentialDataset, name: str) -> str:
         size += f" from time {times.min().item()} to {times.max().item()}"
     split = value if kind == "LS" else f"{kind} {value}"
     return f"{dataset.dataset_name} is too small for the split {split}: no {name} sample ({size})"
+
+
+def sample_test_users(config, split: Split) -> FlatSequentialDataset:
+    """The test data, or those of num_test_users: whatever the seed of a run, so that all are tested on the same."""
+    return sample_users(split.test, config["num_test_users"], TEST_SEED)
 
 
 def sample_users(part: FlatSequentialDataset, count: int | None, seed: int) -> FlatSequentialDataset:

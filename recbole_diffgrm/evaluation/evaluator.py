@@ -15,6 +15,7 @@ from torch import Tensor
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.loader import EvalLoader
 from recbole_diffgrm.errors import divergence_error
+from recbole_diffgrm.evaluation.rank_metrics import calculate_metrics
 from recbole_diffgrm.evaluation.ranks import rank_name
 from recbole_diffgrm.evaluation.sid_metrics import sid_metrics, sid_shares
 from recbole_diffgrm.evaluation.significance import TESTED_K
@@ -136,14 +137,13 @@ class _Tally:
 
     def evaluation(self) -> Evaluation:
         collected = DataStruct()
-        collected.set("rec.topk", _hits(self.ranks, self.longest))
         if "rec.items" in self.needs:
             collected.set("rec.items", self.top[:, : self.longest].long())
         if self.mean_rank is not None:
             collected.set("rec.meanrank", self.mean_rank)
         collected.set("data.num_items", self.loader.dataset.item_num)
         collected.set("data.count_items", self.loader.item_counts)
-        metrics = {name: float(value) for name, value in self.evaluator.evaluate(collected).items()}
+        metrics = calculate_metrics(self.evaluator, self.ranks, self.longest, collected)
         top = self.top[:, : self.save_top] if self.save_top else None
         if self.sid_ranks is None:
             return Evaluation(metrics, self.ranks, top)
@@ -156,9 +156,3 @@ def _mean_rank(ranks: Tensor, num_ranked: Tensor) -> Tensor:
     target that is filtered out counts as the last."""
     ranks = ranks.cpu()
     return torch.stack((torch.minimum(ranks, num_ranked), num_ranked, torch.ones_like(num_ranked)), 1).double()
-
-
-def _hits(ranks: Tensor, longest: int) -> Tensor:
-    """RecBole's rec.topk: [users, longest + 1], 1 at the target's rank, and the number of targets (one) at the end."""
-    hits = (ranks[:, None] == torch.arange(1, longest + 1)).int()  # [users, longest]
-    return torch.cat((hits, torch.ones(len(ranks), 1, dtype=torch.int32)), 1)

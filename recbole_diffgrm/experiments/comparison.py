@@ -97,7 +97,8 @@ class Comparison:
         tables = {describe("item", ranking, self.mode): self._item_table(ranking, style) for ranking in self.rankings}
         if self.sid_metrics:
             tables[describe("sid", self.rankings[0])] = self._sid_table(style)
-        return tables
+        sample = results_table.describe_sample(run for row in self.rows for run in row.runs)
+        return {f"{heading}, {sample}" if sample else heading: table for heading, table in tables.items()}
 
     def group_tables(self, style: str = "github") -> dict[str, str]:
         """{heading: NDCG@10 of each model by groups of targets}, in the configured ranking."""

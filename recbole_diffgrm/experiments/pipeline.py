@@ -15,16 +15,20 @@ from recbole.utils import init_seed
 from recbole_diffgrm import checkpoint, memory
 from recbole_diffgrm.config.protocol import eval_mode, parse_mode
 from recbole_diffgrm.config.recbole_config import Config
+from recbole_diffgrm.config.recbole_metrics import recbole_metrics
 from recbole_diffgrm.data.dataset import FlatSequentialDataset, load_dataset
 from recbole_diffgrm.data.frame import Dataset
 from recbole_diffgrm.data.loader import EvalLoader
 from recbole_diffgrm.data.negatives import sample_negatives
+from recbole_diffgrm.data.sequences import PrefixSamples
 from recbole_diffgrm.data.source import check_files
-from recbole_diffgrm.data.splits import Split, make_split, sample_users
+from recbole_diffgrm.data.splits import Split, make_split, sample_test_users, sample_users
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
 from recbole_diffgrm.evaluation.groups import Groups, group_metrics
+from recbole_diffgrm.evaluation.intervals import Intervals, bootstrap_intervals, metric_of_targets
 from recbole_diffgrm.evaluation.ranks import save_ranks
+from recbole_diffgrm.evaluation.sid_metrics import is_sid_metric
 from recbole_diffgrm.experiments import environment, item_table, run_directory
 from recbole_diffgrm.experiments.changes import check_retest
 from recbole_diffgrm.experiments.item_data import attach_item_data, current_sid_digest
@@ -143,7 +147,8 @@ def _open_run(
             stack.callback(unfinished.release)
         # Before there is a run directory: data that cannot be used leave none.
         split = make_split(config, load_dataset(config))
-        valid, test = _valid_loader(config, split), _eval_loader(config, split, split.test, "test")
+        valid = _valid_loader(config, split)
+        test = _eval_loader(config, split, sample_test_users(config, split), "test")
         sid_digest = attach_item_data(config, split)
         if unfinished:
             run_directory.check_sids(unfinished.path, item_table.read_sid_digest(unfinished.path), sid_digest)
@@ -191,8 +196,8 @@ def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: 
     tested = _test(config, model, test, stop)
     asked = tested.get(asked_ranking(config))
     test_metrics = asked.metrics if asked else {}
-    if tested:
-        _save_rankings(run_dir, split.test, tested)
+    if test:
+        _save_rankings(run_dir, test.dataset, tested)
     result = RunResult(
         model=config.model,
         dataset=config.dataset,
@@ -201,7 +206,10 @@ def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: 
         run_dir=run_dir,
         valid=valid_metrics,
         test={ranking: evaluation.metrics for ranking, evaluation in tested.items()},
-        groups={ranking: _group(config, split, evaluation) for ranking, evaluation in tested.items()},
+        test_intervals=_intervals(config, test, tested),
+        groups={
+            ranking: _group(config, split, test.samples, evaluation) for ranking, evaluation in tested.items() if test
+        },
         weights_of=weights.config_hash if weights else "",
         sid_digest=sid_digest,
         sid_shares=asked.sid_shares if asked else _validation_shares(progress),
@@ -286,9 +294,23 @@ def _validate(config, model, valid: EvalLoader | None, stop: StopSignal) -> dict
     return evaluated[asked_ranking(config)].metrics
 
 
-def _group(config, split: Split, evaluation: Evaluation) -> Groups:
+def _intervals(config, test: EvalLoader | None, tested: dict[str, Evaluation]) -> dict[str, Intervals]:
+    """{ranking: interval of each metric}, of a test on drawn users."""
+    if test is None or config["num_test_users"] is None:
+        return {}
+    users, found = test.samples[test.dataset.uid_field].numpy(), {}
+    for ranking, evaluation in tested.items():
+        of_targets: dict[str, Any] = {}
+        for name in evaluation.metrics:
+            ranks = evaluation.sid_ranks if is_sid_metric(name) else evaluation.ranks
+            of_targets[name] = None if ranks is None else metric_of_targets(name, ranks.numpy())
+        known = {name: values for name, values in of_targets.items() if values is not None}
+        found[ranking] = bootstrap_intervals(known, users)
+    return found
+
+
+def _group(config, split: Split, samples: PrefixSamples, evaluation: Evaluation) -> Groups:
     """Metrics of a test by groups of its targets."""
-    samples = split.test.inter_feat
     of_targets = {
         "history_length": samples.flat.num_known[samples.rows.long()].numpy(),
         "popularity": split.popularity[samples[split.dataset.iid_field]].numpy(),
@@ -307,7 +329,13 @@ def _eval_loader(config, split: Split, part: FlatSequentialDataset, name: str) -
     sampling = parse_mode(eval_mode(config, name))
     negatives = sample_negatives(part.inter_feat, split.popularity, sampling, config["seed"]) if sampling else None
     batch_size = users_per_batch(config, part.item_num)
-    return EvalLoader(config, part, config.model_class.variable_length, batch_size, split.target_counts, negatives)
+    counts = split.target_counts if _needs_counts(config) else None
+    return EvalLoader(config, part, config.model_class.variable_length, batch_size, counts, negatives)
+
+
+def _needs_counts(config) -> bool:
+    """Does a metric read how often items are targets in training? A dict of millions takes seconds and gigabytes."""
+    return any("data.count_items" in recbole_metrics()[name.lower()].needs for name in config["metrics"])
 
 
 def _describe_data(split: Split, valid: EvalLoader | None, test: EvalLoader | None) -> dict[str, Any]:
@@ -315,6 +343,7 @@ def _describe_data(split: Split, valid: EvalLoader | None, test: EvalLoader | No
         "train_samples": len(split.train),
         "valid_users": _count_users(valid),
         "test_users": _count_users(test),
+        "all_test_users": len(split.test.inter_feat[split.dataset.uid_field].unique()),
         **split.statistics(),
     }
     nouns = {"users": "user", "items": "item", "interactions": "interaction", "train_samples": "training sample"}

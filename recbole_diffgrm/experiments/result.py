@@ -34,6 +34,8 @@ class RunResult:
     statistics: dict[str, Any]  # of the dataset and its split
     config: dict[str, Any]
     environment: dict[str, Any]  # versions, commit, hardware
+    # {ranking: 95 % interval of each metric}, of a test on users that were drawn (num_test_users)
+    test_intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     weights_of: str = ""  # config hash of the run that trained the weights, where this one did not
     sid_digest: str = ""  # of the items and their semantic IDs; empty for models without them
     sid_shares: dict[str, float] = field(default_factory=dict)  # evaluation.sid_metrics.SID_SHARES

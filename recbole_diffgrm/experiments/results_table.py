@@ -84,6 +84,12 @@ def warn_of_other_sids(rows: Iterable[Row]) -> str:
     return f"Runs with the same settings have different semantic IDs (by digest: {'; '.join(parts)})." if parts else ""
 
 
+def describe_sample(runs: Iterable[RunResult]) -> str:
+    """In words, where runs were tested on drawn users (num_test_users); else empty. What is a sample is called so."""
+    drawn = {run.statistics["test_users"]: run.statistics["all_test_users"] for run in runs if run.test_intervals}
+    return " or ".join(f"a sample of {drawn_users:,} of {users:,} test users" for drawn_users, users in drawn.items())
+
+
 def describe(level: str, ranking: str, mode: str = "full") -> str:
     """In words, for headings and legends. Semantic IDs are shown in one ranking only, which goes without saying."""
     return LEVELS[level] if level == "sid" else f"{LEVELS[level]}, {describe_ranking(ranking, mode)}"

@@ -4,7 +4,7 @@ from collections import Counter
 
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.source import check_files
-from recbole_diffgrm.data.splits import make_split, sample_users
+from recbole_diffgrm.data.splits import make_split, sample_test_users, sample_users
 from recbole_diffgrm.experiments.item_data import attach_item_data
 
 
@@ -23,7 +23,7 @@ class StockDataset(FlatSequentialDataset):
         for part in split.parts:
             part.target_counts = split.target_counts
         valid = sample_users(split.valid, self.config["num_valid_users"], self.config["seed"])
-        return [split.train, valid, split.test]
+        return [split.train, valid, sample_test_users(self.config, split)]
 
     @property
     def item_counter(self) -> Counter:

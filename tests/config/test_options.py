@@ -195,6 +195,7 @@ BAD_VALUES = {
     "mask_absent_codes": 1,
     "normalize_codes": "existing",
     "num_valid_users": 0,
+    "num_test_users": 0,
     "noising": "OCN",
     "n_views": 0,
     "mask_schedule": [2, 1],

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recbole_diffgrm import UserError, compare, run
+from recbole_diffgrm import UserError, compare, retest, run
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.evaluation.significance import ndcg_at
 from recbole_diffgrm.experiments.result import RunResult
@@ -155,3 +155,37 @@ def test_what_cannot_be_compared(options, tmp_path, settings, words):
     options["config_files"].append(other)
     with pytest.raises(UserError, match=words):
         compare(["SASRec", "Pop"], "tiny", **options)
+
+
+def test_drawn_test_users(options):
+    changes = {"num_test_users": 20, "epochs": 1}
+    first = run("SASRec", "tiny", **{**options, **changes})
+    second = run("Pop", "tiny", **{**options, **changes}, seed=7)
+    users, others = (np.load(result.run_dir / "ranks.npz")["user"].tolist() for result in (first, second))
+    assert users == others and len(set(users)) == 20  # whatever the seed: comparisons are paired
+    assert (first.statistics["test_users"], first.statistics["all_test_users"]) == (20, 60)
+    assert first.statistics["test_targets"] == 60  # of the data
+    assert sum(group["targets"] for group in first.groups["all"]["history_length"]) == 20
+    for ranking, metrics in first.test.items():
+        for name, (low, high) in first.test_intervals[ranking].items():
+            assert low <= metrics[name] <= high and low < high
+        assert first.test_intervals[ranking].keys() == metrics.keys()
+    assert RunResult.load(first.run_dir).test_intervals["all"]["ndcg@10"] == list(
+        first.test_intervals["all"]["ndcg@10"]
+    )
+    printed = str(first)
+    assert "a sample of 20 of 60 test users" in printed and "95 % interval, all items" in printed
+    on_all = retest(first.run_dir, num_test_users=None)
+    assert on_all.statistics["test_users"] == 60 and not on_all.test_intervals and "sample" not in str(on_all)
+    drawn = np.isin(np.load(on_all.run_dir / "ranks.npz")["user"], users)
+    assert (
+        np.load(on_all.run_dir / "ranks.npz")["item_all"][drawn].tolist()
+        == np.load(first.run_dir / "ranks.npz")["item_all"].tolist()
+    )
+
+
+def test_a_comparison_of_drawn_test_users_says_so(options):
+    compared = compare(["SASRec", "Pop"], "tiny", **{**options, "num_test_users": 20, "epochs": 1})
+    assert all("a sample of 20 of 60 test users" in heading for heading in compared.tables())
+    assert "a sample of 20 of 60 test users" in (compared.path / "comparison.md").read_text()
+    assert compared.p_values["Pop"] or compared.p_values["SASRec"]

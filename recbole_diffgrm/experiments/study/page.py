@@ -9,6 +9,7 @@ from recbole_diffgrm.experiments.results_table import (
     NO_VALUE,
     Row,
     best_epoch_cell,
+    describe_sample,
     format_table,
     metric_at,
     warn_of_other_sids,
@@ -35,6 +36,8 @@ def render(summary: Summary, name: str) -> str:
     plan = summary.plan
     parts = [f"# {plan.get('title', plan['dataset'])}", _origin(name), plan.get("text", ""), _describe_data(summary)]
     parts.append(warn_of_other_sids(summary.rows.values()))
+    sample = describe_sample(run for row in summary.rows.values() for run in row.runs)
+    parts += [f"Tests are of {sample}."] if sample else []
     parts += ["## Overview", short_table(summary)]
     if summary.short_table:
         parts += [f"![NDCG@10 in the test]({name}-bars.png)", f"![Validation NDCG@10]({name}-curves.png)"]
