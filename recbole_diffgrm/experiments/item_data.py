@@ -16,8 +16,8 @@ def attach_item_data(config, split: Split) -> str:
     semantic_ids = text = None
     digest = ""
     if config.model_class.needs_sids(config):
-        tokenizer = tokenize(config, split).tokenizer
-        digest = tokenizer.digest(split.item_ids)
+        tokenized = tokenize(config, split)
+        tokenizer, digest = tokenized.tokenizer, tokenized.report["sid_digest"]
         sids = torch.from_numpy(tokenizer.table(split.item_ids).astype(np.int64))  # [N, n]
         sids = torch.cat([sids[:1], sids])  # item 0 is padding
         semantic_ids = SemanticIds.build(sids, tokenizer.codebook_size, split.popularity, config["sid_collision_order"])
@@ -36,4 +36,4 @@ def current_sid_digest(config) -> str:
     if not config.model_class.needs_sids(config):
         return ""
     split = make_split(config, load_dataset(config))
-    return tokenize(config, split).tokenizer.digest(split.item_ids)
+    return tokenize(config, split).report["sid_digest"]

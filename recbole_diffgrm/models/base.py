@@ -7,7 +7,7 @@ evaluator work with every model too. Models of RecBole itself get the same inter
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +50,9 @@ class Targets(NamedTuple):
         return Targets(self.row[index], self.position[index], self.item[index])
 
 
+Kept = TypeVar("Kept")
+
+
 class LossOutput(NamedTuple):
     parts: dict[str, Tensor]  # scalars, means over the batch; training minimizes their sum
     num_targets: int  # what they are means over
@@ -76,6 +79,8 @@ class ModelInterface(ABC):
     trainable: ClassVar[bool] = True
     sample_units: ClassVar[tuple[SampleUnit, ...]] = ("prefix",)  # that it can train on (data.splits)
     variable_length: ClassVar[bool] = False  # scores do not change when right padding is trimmed off
+    # State that is made from the data again when a run goes on, too large to be saved again and again.
+    rebuilt_state: ClassVar[tuple[str, ...]] = ("semantic_ids.", "text_vectors")
 
     @classmethod
     def needs_sids(cls, config) -> bool:
@@ -136,6 +141,26 @@ class Model(ModelInterface, SequentialRecommender):
     def __init__(self, config, dataset):
         super().__init__(config, dataset)
         self.sample_unit = config["sample_unit"]
+        self._kept: tuple[list[Any], dict[str, Any]] = ([], {})  # (versions of the weights, what was made of them)
+
+    def keep(self, name: str, compute: Callable[[], Kept]) -> Kept:
+        """compute(), where no gradient is asked for once for all batches, until weights change: vectors of all items,
+        say."""
+        tensors = [*self.parameters(), *self.buffers()]
+        if torch.is_grad_enabled() or any(tensor.is_inference() for tensor in tensors):
+            return compute()
+        versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+        if self._kept[0] != versions:
+            self._kept = (versions, {})
+        if name not in self._kept[1]:
+            self._kept[1][name] = compute()
+        return self._kept[1][name]
+
+    def train(self, mode: bool = True) -> "Model":
+        """`eval` is this, too: an evaluation begins without what an earlier one kept, and training needs the room."""
+        self._kept = ([], {})
+        super().train(mode)
+        return self
 
     def targets(self, batch) -> Targets:
         """Of a batch of prefixes or of sequences."""

@@ -153,7 +153,8 @@ class HSTU(Model):
 
     def candidates(self, batch, depth: int, validation: bool = False) -> ItemScores:
         states = self.gather_indexes(self._encode(batch), batch[self.ITEM_SEQ_LEN] - 1)  # [B, d]
-        scores = linear(_normalize(states), self._scored_vectors(None))  # [B, N + 1]
+        vectors = self.keep("vectors", lambda: self._scored_vectors(None))
+        scores = linear(_normalize(states), vectors)  # [B, N + 1]
         return ItemScores(scores) if self.semantic_ids is None else SidItemScores(scores, self.semantic_ids)
 
 

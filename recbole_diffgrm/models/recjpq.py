@@ -116,8 +116,8 @@ class RecJPQ(Model):
         code_scores = score_codes(states, self.item_embedding.weight)  # [n, M, B]
         if self.scoring == "pqtopk" or validation:
             return self._score_all(code_scores)
-        sids = self._all_sids()
-        lists = build_inverted_lists(sids, self.semantic_ids.codebook_size)
+        sids = self.keep("sids", self._all_sids)
+        lists = self.keep("lists", lambda: build_inverted_lists(sids, self.semantic_ids.codebook_size))
         return PrunedItems(code_scores, sids, lists, self._score_all)
 
     def _score_all(self, code_scores: Tensor) -> SidItemScores:

@@ -68,7 +68,8 @@ class VQRec(Model):
 
     def candidates(self, batch, depth: int, validation: bool = False) -> SidItemScores:
         states = self.gather_indexes(self._encode(batch), batch[self.ITEM_SEQ_LEN] - 1)  # [B, d]
-        scores = linear(F.normalize(states, dim=-1), self._scored_vectors(None))  # [B, N + 1]
+        vectors = self.keep("vectors", lambda: self._scored_vectors(None))
+        scores = linear(F.normalize(states, dim=-1), vectors)  # [B, N + 1]
         return SidItemScores(scores, self.semantic_ids)
 
     def _encode(self, batch) -> Tensor:
@@ -83,8 +84,8 @@ class VQRec(Model):
         return sum_codes(sids, self.code_embedding) / sids.shape[-1]
 
     def _scored_vectors(self, items: Tensor | None) -> Tensor:
-        """What normalized states are multiplied with: [K] -> [K, d]; None -> [N + 1, d], all items, made anew from
-        their codes for each batch (that of padding has no meaning)."""
+        """What normalized states are multiplied with: [K] -> [K, d]; None -> [N + 1, d], all items (that of
+        padding has no meaning)."""
         ids = self.semantic_ids
         if items is None:
             vectors = self._embed(ids.sids.long())[ids.sid_index.long()]

@@ -24,6 +24,7 @@ from recbole_diffgrm.errors import Interrupted, UserError, divergence_error
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
 from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.progress import progress_bar
+from recbole_diffgrm.training.learned_state import learned_state, load_learned
 from recbole_diffgrm.training.lr_schedule import rate_factor
 from recbole_diffgrm.training.random_state import get_random_state, set_random_state
 from recbole_diffgrm.training.signals import StopSignal
@@ -97,9 +98,10 @@ class Trainer:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue exactly where a checkpoint of `save_state` was written."""
-        self.model.load_state_dict(state["model"])
+        load_learned(self.model, state["model"])
         if self.average:
-            self.average.load_state_dict(state["average"])
+            load_learned(self.average.module, state["average"])
+            self.average.n_averaged.fill_(state["num_averaged"])
         self.optimizer.load_state_dict(state["optimizer"])
         if state["scaler"]:  # empty where there was no GPU
             self.scaler.load_state_dict(state["scaler"])
@@ -108,8 +110,9 @@ class Trainer:
 
     def save_state(self) -> None:
         content = {
-            "model": self.model.state_dict(),
-            "average": self.average.state_dict() if self.average else {},
+            "model": learned_state(self.model),
+            "average": learned_state(self.average.module) if self.average else {},
+            "num_averaged": int(self.average.n_averaged) if self.average else 0,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "progress": asdict(self.progress),

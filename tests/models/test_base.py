@@ -111,3 +111,28 @@ def test_later_items_and_trimming_change_nothing(options, name):
             torch.testing.assert_close(model._encode(whole)[row, :length], trimmed[row, :length])
         batch["item_id_list"][:, 2:] = 7
         torch.testing.assert_close(model._encode(batch)[:, :2], trimmed[:, :2])
+
+
+def test_what_is_kept_between_batches_follows_the_weights(options):
+    changes = {"sid_quantizer": "random", "sid_num_digits": 4, "sid_codebook_size": 8, "hidden_size": 16, "n_heads": 2}
+    _, _, model, loader = build_tiny(options, "VQRec", inner_size=8, **changes)
+    batch = next(iter(loader))[1].interaction
+    made = []
+    original = model._scored_vectors
+    model._scored_vectors = lambda items: made.append(items) or original(items)
+
+    def score():
+        with torch.inference_mode():
+            return model.candidates(batch, depth=10).scores
+
+    first = score()
+    assert (score() == first).all() and len(made) == 1
+    with torch.no_grad():
+        model.code_embedding.mul_(torch.rand(8, 1))
+    changed = score()
+    assert len(made) == 2 and (changed != first).any()
+    model.eval()  # an evaluation begins
+    assert (score() == changed).all() and len(made) == 3
+    model.candidates(batch, depth=10)  # with gradients, nothing is kept
+    model.candidates(batch, depth=10)
+    assert len(made) == 5

@@ -154,7 +154,8 @@ class DiffGRM(SearchModel):
     def _item_logits(self, states: Tensor, targets: Targets, items: Tensor) -> Tensor:
         """[T, num_items]"""
         seen = _items_before(targets, items)
-        return self.network.item_logits(states[targets.row, targets.position], self._item_vectors(None), seen)
+        vectors = self.keep("vectors", lambda: self._item_vectors(None))
+        return self.network.item_logits(states[targets.row, targets.position], vectors, seen)
 
     def _item_vectors(self, items: Tensor | None) -> Tensor:
         """[K] -> [K, d]; None -> [num_items, d] of all, padding among them."""
