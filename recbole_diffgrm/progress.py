@@ -8,6 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from recbole_diffgrm import processes
 from recbole_diffgrm.words import count, duration
 
 logger = logging.getLogger(__name__)
@@ -16,9 +17,9 @@ SECONDS = 30.0  # between lines
 
 
 def progress_bar(iterable: Iterable[Any] | None = None, *, show: bool = True, **settings: Any) -> tqdm:
-    """tqdm with its `settings` (total, desc, unit, ...); nothing is shown unless `show`."""
+    """tqdm with its `settings` (total, desc, unit, ...); shown only if `show`, and by the first process."""
     kind = tqdm if sys.stderr.isatty() else _Lines
-    return kind(iterable, disable=not show, **settings)
+    return kind(iterable, disable=not (show and processes.is_first()), **settings)
 
 
 class _Lines(tqdm):

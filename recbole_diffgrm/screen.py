@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from recbole_diffgrm import processes
+
 OURS = ("recbole_diffgrm", "recbole", "root")  # RecBole logs to the root logger
 
 P = ParamSpec("P")
@@ -17,10 +19,12 @@ _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 @contextmanager
 def log_to_screen(level: str = "INFO") -> Iterator[None]:
-    """Lines of the project and of RecBole, and warnings of other libraries. Inside another one it sets the level."""
+    """Lines of the project and of RecBole, and warnings of other libraries. Inside another one it sets the level. Of
+    several processes only the first one is heard."""
     root = logging.getLogger()
     previous = root.level
-    handlers = [] if any(isinstance(handler, _Screen) for handler in root.handlers) else [_Screen()]
+    is_shown = any(isinstance(handler, _Screen | logging.NullHandler) for handler in root.handlers)
+    handlers: list[logging.Handler] = [] if is_shown else [_Screen() if processes.is_first() else logging.NullHandler()]
     root.setLevel(level)
     for handler in handlers:
         root.addHandler(handler)

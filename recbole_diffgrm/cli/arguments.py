@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from recbole_diffgrm import processes
 from recbole_diffgrm.config.argument_values import parse_argument, parse_texts
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.files import first_line
@@ -106,17 +107,28 @@ def _exit_code(work: Callable[[], int]) -> int:
         with explain_shortage():
             return work()
     except UserError as error:
-        print_error(error)
+        _fail(error)
         return 2
     except OSError as error:  # of a disk or a folder, as one that may not be looked into
-        print_error(f"{error.filename or 'a file'}: {error.strerror or first_line(error)}")
+        _fail(f"{error.filename or 'a file'}: {error.strerror or first_line(error)}")
         return 2
+    except processes.LostProcess as error:
+        _fail(error)
+        return 1
     except Interrupted as stop:
-        print(stop, file=sys.stderr)
+        if processes.is_first():
+            print(stop, file=sys.stderr)
         return 128 + stop.signal_number
     except KeyboardInterrupt:  # before training began, or a second time
-        print("stopped", file=sys.stderr)
+        if processes.is_first():
+            print("stopped", file=sys.stderr)
         return 130
+
+
+def _fail(error: object) -> None:
+    """Of several processes that end with an error one says why."""
+    if processes.is_first_to_fail():
+        print_error(error)
 
 
 @contextmanager

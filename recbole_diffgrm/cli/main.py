@@ -1,12 +1,13 @@
 """The command line: run_recbole_diffgrm.py, `recbole-diffgrm`, `python -m recbole_diffgrm`."""
 
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from recbole_diffgrm import __version__
+from recbole_diffgrm import __version__, processes
 from recbole_diffgrm.cli.arguments import (
     check_different,
     exit_code,
@@ -41,6 +42,7 @@ What to run
 How to run
   --resume                   continue the latest unfinished run of the same configuration
   --rerun                    in a comparison, train again what is finished
+  --nproc=N                  share the work between N processes of this machine (several machines: torchrun)
   --output_dir=FOLDER        where run directories go (default: runs)
   --save_topk=K              save the K best items of every test user
   --repeatable=False         filter seen items (those of the user's history) out of every ranking
@@ -76,7 +78,11 @@ COMMANDS = FLAGS | {
     "retest",
     "recommend",
     "history",
+    "nproc",
 }
+
+# Of RecBole's run_recbole.py, for several machines.
+OF_MACHINES = ("ip", "port", "world_size", "group_offset")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = [index for index, word in enumerate(arguments) if word in ("--help", "-h")]
     if asked:
         return exit_code(lambda: _help(arguments[asked[0] + 1 :]))
-    return exit_code(lambda: _main(parse_arguments(arguments, FLAGS)))
+    return exit_code(lambda: _main(parse_arguments(arguments, FLAGS), arguments))
 
 
 def _help(keys: list[str]) -> int:
@@ -105,10 +111,13 @@ def _help(keys: list[str]) -> int:
     return 0
 
 
-def _main(options: dict[str, Any]) -> int:
+def _main(options: dict[str, Any], arguments: Sequence[str]) -> int:
+    num_processes = _parse_processes(options)
     if "retest" in options:
-        return _retest(options.pop("retest"), options)
+        return _retest(options.pop("retest"), options, num_processes, arguments)
     if "recommend" in options:
+        if num_processes > 1 or processes.world() > 1:
+            raise UserError("--recommend is the work of one process: leave nproc and torchrun out")
         return _recommend(options.pop("recommend"), options)
     for key in {"history", "explain", "skip_unknown"} & set(options):
         raise UserError(f"--{key} belongs to --recommend=RUN")
@@ -121,6 +130,8 @@ def _main(options: dict[str, Any]) -> int:
     if seeds and "seed" in options:
         raise UserError("--seed and --seeds: give one of them")
     with working(_check(models, dataset, config_files, seeds, options)):
+        if num_processes > 1:
+            return _launch(num_processes, arguments)
         if len(models) > 1 or len(seeds) > 1:
             return _compare(models, dataset, config_files, seeds, options)
         from recbole_diffgrm.experiments.pipeline import run
@@ -129,6 +140,30 @@ def _main(options: dict[str, Any]) -> int:
         if seeds:
             options["seed"] = seeds[0]
         return _print_result(run(models[0], dataset, config_files, **options))
+
+
+def _parse_processes(options: dict[str, Any]) -> int:
+    """How many to start; 1 in a process that was started so."""
+    for key in OF_MACHINES:
+        if key in options:
+            raise UserError(
+                f"--{key}: torchrun starts processes on several machines, on each: torchrun --nnodes=2 "
+                "--nproc_per_node=N --rdzv_backend=c10d --rdzv_endpoint=HOST:29500 run_recbole_diffgrm.py ..."
+            )
+    number = options.pop("nproc", 1)
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 1024:
+        raise UserError(f"--nproc must be a whole number from 1 to 1024, not {number!r}")
+    if processes.world() == 1:
+        return number
+    if number not in (1, int(os.environ["LOCAL_WORLD_SIZE"])):
+        raise UserError("--nproc: torchrun has started the processes already: leave it out")
+    return 1
+
+
+def _launch(num_processes: int, arguments: Sequence[str]) -> int:
+    from recbole_diffgrm.cli.launch import launch
+
+    return launch(num_processes, arguments)
 
 
 def _check(models: list[str], dataset: str, config_files: list[str], seeds: list[int], options: dict[str, Any]) -> str:
@@ -153,23 +188,26 @@ def _compare(
     from recbole_diffgrm.experiments.comparison import compare
 
     comparison = compare(models, dataset, config_files, seeds=seeds, **options)
-    print(f"\n{comparison}")
-    if comparison.warning:
-        print(f"warning: {comparison.warning}", file=sys.stderr)
     failed = [(row.name, error) for row in comparison.rows for error in row.errors]
-    for name, error in failed:
-        print_error(f"{name}: {error}")
+    if processes.is_first():
+        print(f"\n{comparison}")
+        if comparison.warning:
+            print(f"warning: {comparison.warning}", file=sys.stderr)
+        for name, error in failed:
+            print_error(f"{name}: {error}")
     if not failed:
         return 0
     nothing_ran = not any(row.runs for row in comparison.rows)
     return 2 if nothing_ran and all(isinstance(error, UserError) for _, error in failed) else 1
 
 
-def _retest(run_dir: Any, options: dict[str, Any]) -> int:
+def _retest(run_dir: Any, options: dict[str, Any], num_processes: int, arguments: Sequence[str]) -> int:
     from recbole_diffgrm.experiments.changes import check_retest
 
     values = _check_changes("retest", run_dir, options, check_retest)
     with working(values["state"]):
+        if num_processes > 1:
+            return _launch(num_processes, arguments)
         from recbole_diffgrm.experiments.pipeline import retest
 
         return _print_result(retest(run_dir, **options))
@@ -189,7 +227,8 @@ def _check_changes(
 
 
 def _print_result(result: Any) -> int:
-    print(f"\n{result}")
+    if processes.is_first():
+        print(f"\n{result}")
     return 0
 
 

@@ -5,13 +5,32 @@ import hashlib
 import json
 from typing import Any
 
-from recbole_diffgrm import recbole_compat  # noqa: F401  before RecBole
+from recbole_diffgrm import processes, recbole_compat  # noqa: F401  before RecBole
 from recbole_diffgrm.config import yaml_text
 from recbole_diffgrm.config.build import ModelClass, available_metrics, dataset_dir
 from recbole_diffgrm.config.recbole_metrics import smaller_metrics
 from recbole_diffgrm.config.valid_metric import ValidMetric, parse_valid_metric
+from recbole_diffgrm.errors import UserError
 
 from recbole.config import Config as RecBoleConfig  # isort: skip
+
+
+def choose_device(use_gpu: bool, gpu_id: int | str, local_rank: int, num_gpus: int) -> str:
+    """The GPU `gpu_id` among those that are visible. Several processes have those of a list, or the following ones."""
+    try:
+        numbers = [int(part) for part in str(gpu_id).split(",") if part.strip()]
+    except ValueError:
+        raise UserError(f"gpu_id must be the number of a GPU, or several with commas between, not {gpu_id!r}") from None
+    if not use_gpu or not num_gpus or not numbers or numbers[0] < 0:
+        return "cpu"
+    if len(numbers) == 1:
+        numbers = list(range(numbers[0], num_gpus))
+    if local_rank >= len(numbers) or not 0 <= numbers[local_rank] < num_gpus:
+        raise UserError(
+            f"gpu_id: {gpu_id} leaves process {local_rank + 1} of this machine without a GPU: {num_gpus} can be seen "
+            "(CUDA_VISIBLE_DEVICES); start fewer processes, or choose other GPUs"
+        )
+    return f"cuda:{numbers[local_rank]}"
 
 
 class Config(RecBoleConfig):
@@ -50,9 +69,15 @@ class Config(RecBoleConfig):
         self.final_config_dict["metric_decimal_place"] = 20  # RecBole rounds; never before a comparison of scores
 
     def _init_device(self):
-        if not self.final_config_dict["use_gpu"]:  # RecBole looks at gpu_id alone
-            self.final_config_dict["gpu_id"] = ""
-        super()._init_device()
+        """RecBole would overwrite CUDA_VISIBLE_DEVICES: with another's GPU on a shared machine, and with the same one
+        for every process."""
+        import torch
+
+        values = self.final_config_dict
+        device = choose_device(values["use_gpu"], values["gpu_id"], processes.local_rank(), torch.cuda.device_count())
+        if device != "cpu":
+            torch.cuda.set_device(device)
+        values |= {"device": torch.device(device), "single_spec": True, "local_rank": 0}
 
     @property
     def valid_metric_terms(self) -> ValidMetric:

@@ -12,6 +12,7 @@ from recbole.sampler import RepeatableSampler
 from recbole.utils import InputType
 from torch import Tensor
 
+from recbole_diffgrm import processes
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.errors import UserError
 
@@ -44,10 +45,13 @@ class TrainLoader:
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Interaction]:
         """The batches of an epoch from number `start` on."""
-        for index in self.plan(epoch)[start:]:
-            batch = self.samples.cut(index, None if self.trim else self.samples.max_length)
-            batch = self.transform(self.dataset, batch)
-            yield self.negatives.add(batch) if self.negatives else batch
+        return map(self.batch, self.plan(epoch)[start:])
+
+    def batch(self, index: Tensor) -> Interaction:
+        """The samples of these numbers."""
+        batch = self.samples.cut(index, None if self.trim else self.samples.max_length)
+        batch = self.transform(self.dataset, batch)
+        return self.negatives.add(batch) if self.negatives else batch
 
     def plan(self, epoch: int) -> list[Tensor]:
         """Sample numbers of each batch."""
@@ -113,9 +117,14 @@ class EvalLoader:
         lengths = self.samples.lengths(self.samples.rows)
         self.order = torch.argsort(lengths, stable=True) if trim else torch.arange(len(self.samples))
 
+    def __len__(self) -> int:
+        """Batches of the process that has most of them."""
+        return -(-len(self.samples) // (self.batch_size * processes.world()))
+
     def __iter__(self) -> Iterator[tuple[Tensor, EvalBatch]]:
-        """(sample numbers, batch)."""
-        for index in self.order.split(self.batch_size):
+        """(sample numbers, batch) of this process's share."""
+        own = processes.share(self.order)
+        for index in own.split(self.batch_size) if len(own) else ():
             batch = self.samples.cut(index, None if self.trim else self.samples.max_length)
             target = batch[self.dataset.iid_field]
             if self.transform:

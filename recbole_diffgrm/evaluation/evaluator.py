@@ -6,12 +6,14 @@ A model's candidates are computed once per batch and ranked in one or two ways (
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import torch
 from recbole.evaluator import Evaluator
 from recbole.evaluator.collector import DataStruct
 from torch import Tensor
 
+from recbole_diffgrm import processes
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.loader import EvalLoader
 from recbole_diffgrm.errors import divergence_error
@@ -58,7 +60,8 @@ def evaluate(
     validation: bool = False,
 ) -> dict[str, Evaluation]:
     """{ranking: evaluation} from one pass of the model; by default of the ranking asked for alone. The `save_top` best
-    items of each user are kept for the first ranking. `validation`: a model may spend less on each user."""
+    items of each user are kept for the first ranking. `validation`: a model may spend less on each user. Of several
+    processes each ranks its share of the targets, and all have the whole result."""
     rankings = rankings or [asked_ranking(config)]
     has_sids = model.needs_sids(config) and loader.negatives is None  # sampled items have no ranking of SIDs
     tallies = {
@@ -67,14 +70,17 @@ def evaluate(
     depth = max(tally.depth for tally in tallies.values())
     model.eval()
     shown = {"desc": label, "unit": "target", "leave": False, "show": config["show_progress"]}
-    with progress_bar(total=len(loader.samples), **shown) as bar:
-        for index, batch in loader:
+    with progress_bar(total=len(processes.share(loader.order)), **shown) as bar:
+        for _, own in zip_longest(range(len(loader)), loader):
             check_stop()
+            index, batch = own or (None, None)  # one process may have a batch less than another
             device = config["device"]
-            target = batch.target.to(device)
-            candidates = model.candidates(batch.interaction.to(device), depth, validation)
-            if not candidates.is_finite():
+            candidates = model.candidates(batch.interaction.to(device), depth, validation) if batch else None
+            if processes.greatest(candidates is not None and not candidates.is_finite()):
                 raise divergence_error(f"scores are NaN or infinite in {label}")
+            if index is None or batch is None or candidates is None:
+                continue
+            target = batch.target.to(device)
             seen = (batch.seen[0].to(device), batch.seen[1].to(device))
             negatives = None if batch.negatives is None else batch.negatives.to(device)
             for ranking, tally in tallies.items():
@@ -136,6 +142,22 @@ class _Tally:
         return num_items - 1 - torch.bincount(unique_pairs(exclude, num_items)[0].cpu(), minlength=num_targets)
 
     def evaluation(self) -> Evaluation:
+        processes.least(self.ranks)
+        if self.sid_ranks is not None:
+            processes.least(self.sid_ranks)
+        for zero_elsewhere in (self.mean_rank, self.top):
+            if zero_elsewhere is not None and zero_elsewhere.numel():
+                processes.add_up(zero_elsewhere)
+        own, self.sid_counts = self.sid_counts, Counter()
+        for counts in processes.every(own):
+            self.sid_counts.update(counts)
+        metrics = processes.from_first(self._metrics)
+        top = self.top[:, : self.save_top] if self.save_top else None
+        if self.sid_ranks is None:
+            return Evaluation(metrics, self.ranks, top)
+        return Evaluation(metrics, self.ranks, top, self.sid_ranks, sid_shares(self.sid_counts, self.longest))
+
+    def _metrics(self) -> dict[str, float]:
         collected = DataStruct()
         if "rec.items" in self.needs:
             collected.set("rec.items", self.top[:, : self.longest].long())
@@ -144,11 +166,7 @@ class _Tally:
         collected.set("data.num_items", self.loader.dataset.item_num)
         collected.set("data.count_items", self.loader.item_counts)
         metrics = calculate_metrics(self.evaluator, self.ranks, self.longest, collected)
-        top = self.top[:, : self.save_top] if self.save_top else None
-        if self.sid_ranks is None:
-            return Evaluation(metrics, self.ranks, top)
-        metrics |= sid_metrics(self.sid_ranks, self.config["topk"])
-        return Evaluation(metrics, self.ranks, top, self.sid_ranks, sid_shares(self.sid_counts, self.longest))
+        return metrics if self.sid_ranks is None else metrics | sid_metrics(self.sid_ranks, self.config["topk"])
 
 
 def _mean_rank(ranks: Tensor, num_ranked: Tensor) -> Tensor:

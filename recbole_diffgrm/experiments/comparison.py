@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from recbole_diffgrm import processes
 from recbole_diffgrm.config.build import metric_names
 from recbole_diffgrm.config.protocol import NO_FILTERS, eval_mode, held_out_parts
 from recbole_diffgrm.config.recbole_config import Config
@@ -187,9 +188,10 @@ def compare(
     with log_to_screen(first["state"]):
         _check_comparable(configs, metrics)
         rows = [_run_model(model, of_model, resume=resume, reuse=not rerun) for model, of_model in configs.items()]
-    comparison = Comparison(first.dataset, metrics, rows, *_test_rows(rows))
+    comparison = Comparison(first.dataset, metrics, rows, *processes.from_first(lambda: _test_rows(rows)))
     try:
-        return _save(comparison, Path(first["output_dir"]) / first.dataset)
+        path = processes.from_first(lambda: _save(comparison, Path(first["output_dir"]) / first.dataset))
+        return replace(comparison, path=path)
     except UserError as error:  # runs that may only be read can be compared all the same
         logger.warning(f"the comparison is not saved: {error}")
         return comparison
@@ -222,10 +224,12 @@ def _run_model(model: str, configs: list[Config], resume: bool, reuse: bool) -> 
     for config in configs:
         try:
             row.runs.append(run_config(config, resume=resume, reuse=reuse))
-        except Interrupted:
+        except (Interrupted, processes.LostProcess):
             raise
         except Exception as error:  # one model failing must not lose the others
-            if not isinstance(error, UserError):
+            if not processes.all_fail():  # the other processes are still at it: this one cannot go on alone
+                raise
+            if not isinstance(error, UserError) and processes.is_first():
                 traceback.print_exc()
             row.errors.append(error)
     return row
@@ -265,7 +269,7 @@ def _mean_ndcg(rows: list[Row], name: str | None, ranking: str) -> float:
     return float(values[0].mean()) if values and len(values[0]) else -np.inf
 
 
-def _save(comparison: Comparison, parent: Path) -> Comparison:
+def _save(comparison: Comparison, parent: Path) -> Path:
     """comparison.md, .csv, .json and .png in a new directory."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in itertools.count():
@@ -276,13 +280,12 @@ def _save(comparison: Comparison, parent: Path) -> Comparison:
             except FileExistsError:
                 continue
         break
-    comparison = replace(comparison, path=path)
     write_text(_to_markdown(comparison), path / "comparison.md")
     write_text(_to_csv(comparison), path / "comparison.csv")
     write_json(_to_json(comparison), path / "comparison.json")
     if any(row.runs for row in comparison.rows):
         _draw(comparison, path / "comparison.png")
-    return comparison
+    return path
 
 
 def _to_markdown(comparison: Comparison) -> str:

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from recbole.utils import init_seed
 
-from recbole_diffgrm import checkpoint, memory
+from recbole_diffgrm import checkpoint, memory, processes
 from recbole_diffgrm.config.protocol import eval_mode, parse_mode
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.config.recbole_metrics import recbole_metrics
@@ -93,14 +94,14 @@ def run_config(
 ) -> RunResult:
     """`resume` continues the latest unfinished run of this configuration; `reuse` returns a finished one. With the
     `weights` of another run nothing is trained."""
+    processes.join(config["device"])
     check_files(config)
     check_installed(config)
     config_hash = run_directory.run_hash(config, weights)
-    finished, unfinished = _earlier_runs(config, config_hash, resume, reuse)
+    finished, unfinished = processes.from_first(lambda: _earlier_runs(config, config_hash, resume, reuse))
     if finished:
-        _announce(finished)
-        if config.model_class.needs_sids(config) and not finished.sid_digest:
-            print("  it is of a version that may have made other semantic IDs. --rerun trains it again")
+        if processes.is_first():
+            _announce(config, finished)
         return finished
     with _open_run(config, config_hash, unfinished, weights) as opened:
         if resume and not unfinished:
@@ -113,10 +114,11 @@ def run_config(
 def train_config(config: Config, give_up: GiveUp) -> tuple[Path, Progress]:
     """Train without testing. The run stays unfinished: `run_config` with `resume` tests it, or goes on where `give_up`
     ended it. What was trained with this configuration before is not trained again."""
+    processes.join(config["device"])
     check_files(config)
     check_installed(config)
     config_hash = run_directory.run_hash(config)
-    finished, unfinished = _earlier_runs(config, config_hash, resume=True, reuse=True)
+    finished, unfinished = processes.from_first(lambda: _earlier_runs(config, config_hash, resume=True, reuse=True))
     if finished:
         return finished.run_dir, _progress_of(finished)
     with _open_run(config, config_hash, unfinished) as (split, valid, _, run_dir, tracker, stop, _):
@@ -154,22 +156,30 @@ def _open_run(
             run_directory.check_sids(unfinished.path, item_table.read_sid_digest(unfinished.path), sid_digest)
         if weights:
             run_directory.check_sids(weights.run_dir, weights.sid_digest, sid_digest)
+        directory = unfinished or processes.from_first(lambda: run_directory.create(config, config_hash))
+        run_dir = directory.path
         if not unfinished:
-            directory = run_directory.create(config, config_hash)
             stack.callback(directory.release)
-            if weights:
-                stack.push(_discard(directory.path))
-        run_dir = (unfinished or directory).path
-        run_directory.write_settings(config, run_dir)
-        stack.enter_context(run_directory.log_to(run_dir))
-        item_table.save(config, split.dataset, run_dir)
-        tracker = stack.enter_context(start_tracking(config, run_dir))  # closed when the result is saved
+            if weights and processes.is_first():
+                stack.push(_discard(run_dir))
+        if processes.is_first():
+            stack.enter_context(run_directory.log_to(run_dir))
+        started: list[Tracking] = []  # of the first process
+        processes.from_first(lambda: started.append(_begin(config, split, run_dir)))
+        tracker = stack.enter_context(started[0] if started else Tracking([]))  # closed when the result is saved
         stop = stack.enter_context(StopSignal(run_dir))
         logger.info(f"{config.model} on {config.dataset}, seed {config['seed']}: {run_dir}")
         for part, loader in {"valid": valid, "test": test}.items():
             if loader and loader.negatives is not None:
                 logger.warning(f"{part}, mode {eval_mode(config, part)}: {SAMPLED_METRICS}")
         yield OpenRun(split, valid, test, run_dir, tracker, stop, sid_digest)
+
+
+def _begin(config: Config, split: Split, run_dir: Path) -> Tracking:
+    """Write what is known of a run before it is trained."""
+    run_directory.write_settings(config, run_dir)
+    item_table.save(config, split.dataset, run_dir)
+    return start_tracking(config, run_dir)
 
 
 def _discard(folder: Path) -> Callable[..., None]:
@@ -190,14 +200,11 @@ def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: 
     model, progress = _train(config, split, valid, run_dir, tracker, stop, weights)
     _load_weights(config, model, run_dir)
     if model.finish_training():
-        checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
+        _save_weights(model, run_dir)
     valid_metrics = progress.best_metrics or _validate(config, model, valid, stop)
     started = time.monotonic()
     tested = _test(config, model, test, stop)
     asked = tested.get(asked_ranking(config))
-    test_metrics = asked.metrics if asked else {}
-    if test:
-        _save_rankings(run_dir, test.dataset, tested)
     result = RunResult(
         model=config.model,
         dataset=config.dataset,
@@ -226,10 +233,20 @@ def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: 
         statistics=statistics,
         config=config.values,
         environment=described,
-        sha256=hash_files(run_dir),
     )
+    return processes.from_first(lambda: _save_result(result, split.test, tested, tracker))
+
+
+def _save_result(
+    result: RunResult, test_set: FlatSequentialDataset, tested: dict[str, Evaluation], tracker: Tracking
+) -> RunResult:
+    """With the rankings, the one asked for first, and the checksums of all files."""
+    test_metrics = next(iter(result.test.values()), {})
+    if tested:
+        _save_rankings(result.run_dir, test_set, tested)
+    result = replace(result, sha256=hash_files(result.run_dir))
     if test_metrics:
-        tracker.log({f"test/{name}": value for name, value in test_metrics.items()}, progress.best_epoch or 0)
+        tracker.log({f"test/{name}": value for name, value in test_metrics.items()}, result.best_epoch or 0)
     result.save()
     if test_metrics:
         logger.info("test " + ", ".join(f"{name} {value:.4f}" for name, value in test_metrics.items()))
@@ -242,19 +259,23 @@ def _train(config, split: Split, valid, run_dir: Path, tracker, stop: StopSignal
         return train_stages(config, split.train, valid, run_dir, tracker, stop)
     model = config.model_class(config, split.train).to(config["device"])
     if weights is None:  # nothing to learn
-        checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
+        _save_weights(model, run_dir)
         return model, Progress(finished=True)
     _load_weights(config, model, weights.run_dir)
     weights.check_file("best.pt")  # of this model, but of this run?
-    checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt")
+    _save_weights(model, run_dir)
     done = Progress(finished=True, epoch=weights.epochs, curve=weights.curve, best_epoch=weights.best_epoch)
     return model, done
+
+
+def _save_weights(model, run_dir: Path) -> None:
+    processes.from_first(lambda: checkpoint.save({"state_dict": model.state_dict()}, run_dir / "best.pt"))
 
 
 def _load_weights(config, model, run_dir: Path) -> None:
     """The best ones of a run."""
     path = run_dir / "best.pt"
-    content = checkpoint.load(path, config["device"])
+    content = checkpoint.load(path)
     try:
         model.load_state_dict(content["state_dict"])
     except (RuntimeError, KeyError) as error:
@@ -396,13 +417,15 @@ def _has_same_sids(config, finished: RunResult) -> bool:
     return digest == finished.sid_digest
 
 
-def _announce(finished: RunResult) -> None:
+def _announce(config: Config, finished: RunResult) -> None:
     """Say that a run is used again, and whether something it may depend on has changed since."""
     print(f"{finished.model} on {finished.dataset}, seed {finished.seed}: finished already, in {finished.run_dir}")
     now = environment.describe()
     for part in ("commit", "versions", "threads"):
         if finished.environment[part] != now[part]:
             print(f"  {part} then: {finished.environment[part]}; now: {now[part]}. --rerun trains it again")
+    if config.model_class.needs_sids(config) and not finished.sid_digest:
+        print("  it is of a version that may have made other semantic IDs. --rerun trains it again")
 
 
 def _save_rankings(run_dir: Path, test_set: FlatSequentialDataset, tested: dict[str, Evaluation]) -> None:

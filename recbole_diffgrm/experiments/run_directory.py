@@ -25,11 +25,15 @@ ONLY_TO_GO_ON = ("state.pt", "pretrained.pt", "lock")  # not needed once a run i
 
 
 class RunDirectory:
-    """Locked against other processes from `acquire` to `release` (or until its process dies)."""
+    """Locked against other processes from `acquire` to `release` (or until its process dies). Of the processes of one
+    run the first has the lock; the others are told the path."""
 
     def __init__(self, path: Path):
         self.path = path
         self._lock = FileLock(path / "lock", timeout=0)
+
+    def __reduce__(self):
+        return RunDirectory, (self.path,)
 
     def acquire(self) -> bool:
         with writing(self.path):
@@ -41,6 +45,8 @@ class RunDirectory:
 
     def release(self) -> None:
         """Give up the lock; a finished run also gives up what is only needed to go on."""
+        if not self._lock.is_locked:
+            return
         if (self.path / RESULT_FILE).exists():
             for name in ONLY_TO_GO_ON:
                 with suppress(OSError):  # what stays does no harm

@@ -19,7 +19,7 @@ def get_random_state() -> dict[str, Any]:
             "cached": float(cached),
         },
         "torch": torch.get_rng_state(),
-        "cuda": list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else [],
+        "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],  # of the device in use
     }
 
 
@@ -30,4 +30,4 @@ def set_random_state(state: dict[str, Any]) -> None:
     np.random.set_state(("MT19937", keys, of_numpy["position"], of_numpy["has_gauss"], of_numpy["cached"]))
     torch.set_rng_state(state["torch"].cpu())
     if torch.cuda.is_available() and state["cuda"]:
-        torch.cuda.set_rng_state_all([cuda.cpu() for cuda in state["cuda"]])
+        torch.cuda.set_rng_state(state["cuda"][0].cpu())

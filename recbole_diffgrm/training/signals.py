@@ -5,13 +5,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from recbole_diffgrm import processes
 from recbole_diffgrm.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignal:
-    """While open, the first signal is remembered and acted upon at the next `check`; a second one acts at once."""
+    """While open, the first signal is remembered and acted upon at the next `check`; a second one acts at once, but for
+    processes of torchrun, which hands on a signal that they may have had already."""
 
     def __init__(self, run_dir: Path):
         self.run_dir = run_dir
@@ -29,12 +31,18 @@ class StopSignal:
             self.check()  # it came after the last step: do not go on to the next model
 
     def check(self) -> None:
-        if self.received is not None:
-            raise Interrupted(self.received, self.run_dir)
+        """One of several processes has had a signal: all of them stop."""
+        self.act_on(processes.greatest(self.received or 0))
+
+    def act_on(self, number: int) -> None:
+        """0: there was no signal."""
+        if number:
+            raise Interrupted(number, self.run_dir)
 
     def _remember(self, number: int, frame) -> None:
         self.received = number
-        self._restore()
+        if processes.world() == 1:
+            self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

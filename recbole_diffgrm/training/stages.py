@@ -1,10 +1,13 @@
 """All stages of a model's training, one after the other, from a checkpoint if there is one."""
 
+import itertools
 import logging
 from pathlib import Path
 from typing import Any
 
-from recbole_diffgrm import checkpoint
+from recbole.utils import init_seed
+
+from recbole_diffgrm import checkpoint, processes
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.files import reading
@@ -30,7 +33,7 @@ def train_stages(
     """The model and where its training ended; the best weights are in best.pt. Only the last stage is validated."""
     stages = config.model_class.stages(config)
     state_path = run_dir / "state.pt"
-    state = checkpoint.load(state_path, config["device"]) if state_path.exists() else None
+    state = checkpoint.load(state_path) if processes.from_first(state_path.exists) else None
     with _reading_state(state_path):
         first = [stage.name for stage in stages].index(state["progress"]["stage"]) if state else 0
     progress, model = Progress(), None
@@ -41,7 +44,7 @@ def train_stages(
         if stage.weights_key:
             config[stage.weights_key] = str(run_dir / PRETRAINED_FILE)
         samples = _select_samples(config, train_set, stage)
-        model = config.model_class(config, train_set).to(config["device"])
+        model = _build_model(config, train_set)
         progress = Progress(stage=stage.name, curve=progress.curve, train_seconds=progress.train_seconds)
         trainer = Trainer(config, model, run_dir, tracker, stop, progress)
         if state:
@@ -55,8 +58,19 @@ def train_stages(
         if not progress.finished:
             break
         if not is_last:
-            checkpoint.save(checkpoint.load(run_dir / "best.pt"), run_dir / PRETRAINED_FILE)
+            processes.from_first(
+                lambda: checkpoint.save(checkpoint.load(run_dir / "best.pt"), run_dir / PRETRAINED_FILE)
+            )
     return model, progress
+
+
+def _build_model(config, train_set: FlatSequentialDataset) -> Any:
+    """With the same weights in all processes, each of which then has random numbers of its own."""
+    model = config.model_class(config, train_set).to(config["device"])
+    processes.make_same(itertools.chain(model.parameters(), model.buffers()))
+    if not processes.is_first():
+        init_seed((config["seed"] + processes.rank()) % 2**32, config["reproducibility"])
+    return model
 
 
 def _reading_state(path: Path):

@@ -3,9 +3,13 @@
 RecBole's Trainer keeps only the best weights and pickles its whole configuration with them, so nothing can be resumed.
 Here `state.pt` holds everything the next step depends on (weights, optimizer, random generators, position in the epoch)
 and `best.pt` the weights that scored best in validation.
+
+Of several processes (recbole_diffgrm.processes) each trains on its share of every batch. They agree on losses, signals
+and the time for a checkpoint at every step (training.exchange), so all of them do the same thing next.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -15,15 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from recbole.data.interaction import Interaction
+from recbole.utils import init_seed
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from recbole_diffgrm import checkpoint, memory
+from recbole_diffgrm import checkpoint, memory, processes
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.errors import Interrupted, UserError, divergence_error
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
 from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.progress import progress_bar
+from recbole_diffgrm.training.averaging import AveragedWeights
+from recbole_diffgrm.training.exchange import StepFacts, exchange
 from recbole_diffgrm.training.learned_state import learned_state, load_learned
 from recbole_diffgrm.training.lr_schedule import rate_factor
 from recbole_diffgrm.training.random_state import get_random_state, set_random_state
@@ -78,47 +86,67 @@ class Trainer:
         self.state_path = run_dir / "state.pt"
         self.best_path = run_dir / "best.pt"
         self.device = torch.device(config["device"])
+        self.parameters = list(model.parameters())
         self.optimizer = OPTIMIZERS[config["learner"]](
-            model.parameters(), lr=config["learning_rate"], weight_decay=config["weight_decay"]
+            self.parameters, lr=config["learning_rate"], weight_decay=config["weight_decay"]
         )
-        self.scaler = torch.amp.GradScaler(
-            self.device.type, enabled=config["enable_amp"] and self.device.type == "cuda"
-        )
-        self.average = None
-        if config["ema_decay"] is not None:
-            self.average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config["ema_decay"]))
+        self.amp_type = choose_amp_type(self.device)
+        uses_scaler = config["enable_amp"] and self.amp_type == torch.float16
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=uses_scaler)
+        self.average = None if config["ema_decay"] is None else AveragedWeights(model, config["ema_decay"])
+        self.statistics: dict[str, Tensor] = {}  # sums of this process since they were last added up
         # Lengths of histories differ from batch to batch: dynamic, or each would be compiled anew.
         self.losses = torch.compile(model.losses, dynamic=True) if config["compile"] else model.losses
+        self.has_share = True  # False where a batch, the last of an epoch, has fewer samples than there are processes
         self.saved_at = time.monotonic()
 
     @property
     def evaluated(self):
         """The model that is evaluated and kept: the averaged one, where there is one."""
-        return self.average.module if self.average else self.model
+        return self.average.model if self.average else self.model
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue exactly where a checkpoint of `save_state` was written."""
         load_learned(self.model, state["model"])
         if self.average:
-            load_learned(self.average.module, state["average"])
-            self.average.n_averaged.fill_(state["num_averaged"])
+            load_learned(self.average.model, state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         if state["scaler"]:  # empty where there was no GPU
             self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
-        set_random_state(state["random"])
+        self._restore_random([state["random"], *state.get("random_of_others", [])])
+
+    def _restore_random(self, states: list[dict[str, Any]]) -> None:
+        """Of each process. A run may be continued with another number of them."""
+        if len(states) != processes.world():
+            logger.warning(
+                f"continued with {count(processes.world(), 'process', 'processes')} instead of {len(states)}: samples, "
+                "steps and learning rates stay the same, but dropout and other random numbers will be others"
+            )
+        if processes.rank() < len(states):
+            set_random_state(states[processes.rank()])
+        else:
+            init_seed(
+                (self.config["seed"] + processes.rank() + self.progress.step) % 2**32, self.config["reproducibility"]
+            )
 
     def save_state(self) -> None:
-        content = {
-            "model": learned_state(self.model),
-            "average": learned_state(self.average.module) if self.average else {},
-            "num_averaged": int(self.average.n_averaged) if self.average else 0,
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "progress": asdict(self.progress),
-            "random": get_random_state(),
-        }
-        checkpoint.save(content, self.state_path)
+        self._add_up_statistics()
+        random, *others = processes.every(get_random_state())
+
+        def save() -> None:
+            content = {
+                "model": learned_state(self.model),
+                "average": learned_state(self.average.model) if self.average else {},
+                "optimizer": self.optimizer.state_dict(),
+                "scaler": self.scaler.state_dict(),
+                "progress": asdict(self.progress),
+                "random": random,
+                "random_of_others": others,
+            }
+            checkpoint.save(content, self.state_path)
+
+        processes.from_first(save)
         self.saved_at = time.monotonic()
 
     def fit(
@@ -131,7 +159,7 @@ class Trainer:
                 f"{progress.stage}: at most {count(epochs, 'epoch')} of {count(len(train), 'batch', 'batches')}"
             )
         while not progress.finished and progress.epoch < epochs:
-            if give_up(progress):
+            if processes.from_first(lambda: give_up(progress)):
                 return
             if progress.batch < len(train):
                 self._train_epoch(train, epochs)
@@ -153,56 +181,62 @@ class Trainer:
         )
         started = time.monotonic()
         with bar:
-            for batch in train.batches(progress.epoch, start=progress.batch):
+            for index in train.plan(progress.epoch)[progress.batch :]:
                 rate = config["learning_rate"] * rate_factor(
                     config["scheduler"], progress.step, config["warmup_steps"], total_steps
                 )
-                self._add_up(self._step(batch, rate))
+                own = processes.share(index)
+                self.has_share = len(own) > 0
+                facts = self._step(train.batch(own if self.has_share else index[:1]), rate)
+                for name, loss in facts.losses.items():
+                    progress.loss_sums[name] = progress.loss_sums.get(name, 0.0) + loss
+                progress.num_targets += facts.num_targets
                 progress.batch += 1
                 progress.step += 1
                 bar.set_postfix_str(f"loss {sum(progress.loss_sums.values()) / progress.batch:.4f}", refresh=False)
                 bar.update()
-                now = time.monotonic()
-                is_due = now - self.saved_at > config["checkpoint_seconds"]
-                if is_due or self.stop.received is not None or progress.batch == len(train):
+                if facts.is_due or facts.signal or progress.batch == len(train):
+                    now = time.monotonic()
                     progress.epoch_seconds += now - started
                     started = now
                     self.save_state()
-                    self.stop.check()
+                    self.stop.act_on(facts.signal)
 
-    def _add_up(self, output: LossOutput) -> None:
-        """Losses and statistics of a batch to those of the epoch."""
-        progress = self.progress
-        for name, part in output.parts.items():
-            progress.loss_sums[name] = progress.loss_sums.get(name, 0.0) + part.item()
-        if output.statistics:
-            # At once: on a GPU each reading waits for all work.
-            values = torch.stack(list(output.statistics.values())).tolist()
-            for name, added in zip(output.statistics, values):
-                sums = progress.statistic_sums.get(name, [0.0] * len(added))
-                progress.statistic_sums[name] = [total + value for total, value in zip(sums, added)]
-        progress.num_targets += output.num_targets
-
-    def _step(self, batch, rate: float) -> LossOutput:
+    def _step(self, batch: Interaction, rate: float) -> StepFacts:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
-        with torch.autocast(self.device.type, enabled=self.config["enable_amp"]):
-            output = self._losses(batch.to(self.device))
-        loss = reduce(add, output.parts.values())
-        if torch.isnan(loss):
+        with torch.autocast(self.device.type, dtype=self.amp_type, enabled=self.config["enable_amp"]):
+            output = self._losses(to_device(batch, self.device))
+        self.scaler.scale(reduce(add, output.parts.values())).backward()
+        # The first process's clock counts.
+        is_due = processes.is_first() and time.monotonic() - self.saved_at > self.config["checkpoint_seconds"]
+        facts = exchange(self.parameters, output, self.has_share, self.stop.received or 0, is_due)
+        if math.isnan(sum(facts.losses.values())):
             raise divergence_error(
                 f"the training loss became NaN in epoch {self.progress.epoch + 1}, batch {self.progress.batch + 1}"
             )
-        self.scaler.scale(loss).backward()
+        for name, sums in output.statistics.items():
+            added = sums.double() * self.has_share
+            self.statistics[name] = self.statistics[name] + added if name in self.statistics else added
         if self.config["clip_grad_norm"]:
             self.scaler.unscale_(self.optimizer)
-            clip_grad_norm_(self.model.parameters(), self.config["clip_grad_norm"])
+            clip_grad_norm_(self.parameters, self.config["clip_grad_norm"])
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.average:
-            self.average.update_parameters(self.model)
-        return output
+            self.average.update(is_first=self.progress.step == 0)
+        return facts
+
+    def _add_up_statistics(self) -> None:
+        """Those of all processes to those of the epoch."""
+        if not self.statistics:
+            return
+        sums = processes.add_up(torch.stack(list(self.statistics.values()))).tolist()
+        for name, added in zip(self.statistics, sums):
+            before = self.progress.statistic_sums.get(name, [0.0] * len(added))
+            self.progress.statistic_sums[name] = [total + value for total, value in zip(before, added)]
+        self.statistics = {}
 
     def _losses(self, batch) -> LossOutput:
         try:
@@ -217,7 +251,7 @@ class Trainer:
         progress = self.progress
         # Batches of ever other sizes leave holes in the memory that is kept (memory.keep_freed_memory).
         memory.release_freed_memory()
-        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
+        if not torch.stack([torch.isfinite(parameter).all() for parameter in self.parameters]).all():
             raise divergence_error(f"weights became NaN or infinite in epoch {progress.epoch + 1}")
         losses = {name: total / len(train) for name, total in progress.loss_sums.items()}
         entry = {
@@ -288,4 +322,18 @@ class Trainer:
         self.save_state()
 
     def _save_best(self) -> None:
-        checkpoint.save({"state_dict": self.evaluated.state_dict()}, self.best_path)
+        processes.from_first(lambda: checkpoint.save({"state_dict": self.evaluated.state_dict()}, self.best_path))
+
+
+def choose_amp_type(device: torch.device) -> torch.dtype:
+    """bfloat16, but for GPUs that cannot calculate in it."""
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.float16
+    return torch.bfloat16
+
+
+def to_device(batch: Interaction, device: torch.device) -> Interaction:
+    """Without waiting for what a GPU still has to do."""
+    if device.type == "cpu":
+        return batch
+    return Interaction({name: batch[name].pin_memory().to(device, non_blocking=True) for name in batch.columns})
