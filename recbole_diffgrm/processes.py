@@ -27,8 +27,8 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  #
 class LostProcess(Exception):
     """Another process of the run has ended. The command line exits with code 1."""
 
-    def __init__(self) -> None:
-        super().__init__("another process of this run has ended: the same command with --resume goes on")
+    def __init__(self, message: str = "another process of this run has ended: the same command with --resume goes on"):
+        super().__init__(message)
 
 
 def world() -> int:
@@ -113,7 +113,7 @@ def from_first(make: Callable[[], T]) -> T:
             result = make()
         except Exception as caught:
             error = caught
-    sent = error if error is None or isinstance(error, UserError) else LostProcess()
+    sent = error if error is None or isinstance(error, UserError | OSError) else LostProcess()
     content: list[Any] = [result, sent]
     with _together():
         dist.broadcast_object_list(content, device=torch.device("cpu"))

@@ -13,7 +13,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 def launch(num_processes: int, arguments: Sequence[str]) -> int:
     """The exit code. A process that fails has said why: what torchrun says in addition is a page long."""
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed"):  # each of them has a level of its own
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     # As torchrun does: the cores are for the processes.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
     config = LaunchConfig(

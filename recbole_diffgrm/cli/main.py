@@ -129,9 +129,10 @@ def _main(options: dict[str, Any], arguments: Sequence[str]) -> int:
         raise UserError("--resume and --rerun: give one of them")
     if seeds and "seed" in options:
         raise UserError("--seed and --seeds: give one of them")
-    with working(_check(models, dataset, config_files, seeds, options)):
-        if num_processes > 1:
-            return _launch(num_processes, arguments)
+    log_level = _check(models, dataset, config_files, seeds, options)
+    if num_processes > 1:
+        return _launch(num_processes, arguments)
+    with working(log_level):
         if len(models) > 1 or len(seeds) > 1:
             return _compare(models, dataset, config_files, seeds, options)
         from recbole_diffgrm.experiments.pipeline import run
@@ -205,9 +206,9 @@ def _retest(run_dir: Any, options: dict[str, Any], num_processes: int, arguments
     from recbole_diffgrm.experiments.changes import check_retest
 
     values = _check_changes("retest", run_dir, options, check_retest)
+    if num_processes > 1:
+        return _launch(num_processes, arguments)
     with working(values["state"]):
-        if num_processes > 1:
-            return _launch(num_processes, arguments)
         from recbole_diffgrm.experiments.pipeline import retest
 
         return _print_result(retest(run_dir, **options))
