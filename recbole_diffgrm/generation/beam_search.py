@@ -132,16 +132,17 @@ def beam_search(
         # Leaves of earlier steps compete with the children, and come before them.
         num_leaves = len(leaves.found.user)
         chosen, scores = _choose(_concat(leaves.found, found), path_merge, width)
-        is_child = chosen >= num_leaves
-        child = chosen[is_child] - num_leaves
-        grown = _grow(branches, children.take(child), scores[is_child], num_known)
-        ends = is_leaf[child]
-        leaves = leaves.take(chosen[~is_child], scores[~is_child])
+        # Indices, not masks: a GPU is waited for once, to count them, not for everything that is taken by them.
+        from_children, from_leaves = _divide(chosen >= num_leaves)
+        child = chosen[from_children] - num_leaves
+        grown = _grow(branches, children.take(child), scores[from_children], num_known)
+        ends, others = _divide(is_leaf[child])
+        leaves = leaves.take(chosen[from_leaves], scores[from_leaves])
         leaves = leaves.add(found.take(child[ends]), _take(grown, ends), children.take(child[ends]), constraint)
-        if bool(ends.all()):
+        if len(others) == 0:
             break
-        kept = children.take(child[~ends])
-        branches, state = _take(grown, ~ends), constraint.remember(kept)
+        kept = children.take(child[others])
+        branches, state = _take(grown, others), constraint.remember(kept)
         branches = branches._replace(scores=branches.scores - log_orders)
         parent = _Table(num_users, branches.user).fill(table.slot[kept.parent])
     log_orders = math.lgamma(n + 1) if path_merge == "logsumexp" else 0.0
@@ -366,6 +367,12 @@ def _root(num_users: int, num_digits: int, device: torch.device | str) -> Branch
     return Branches(user, zeros[:, 0], digits, torch.full_like(digits, -1), zeros)
 
 
+def _divide(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices where it is True, and where it is False."""
+    is_true, is_false = torch.nonzero(mask), torch.nonzero(~mask)
+    return is_true.squeeze(1), is_false.squeeze(1)
+
+
 def _take(branches: Branches, index: Tensor) -> Branches:
     return Branches(*(part[index] for part in branches))
 
@@ -447,6 +454,6 @@ class _Table:
 
     def fill(self, values: Tensor, empty: float | Tensor = 0) -> Tensor:
         """[R, ...] -> [U, W, ...]; `empty` where a user has fewer branches."""
-        table = torch.as_tensor(empty, dtype=values.dtype, device=values.device)
+        table = empty.to(values.dtype) if isinstance(empty, Tensor) else values.new_full((), empty)
         table = table.expand(*self.shape, *values.shape[1:]).clone()
         return table.index_put_((self.user, self.slot), values)

@@ -35,6 +35,7 @@ class SemanticIds(nn.Module):
 
     def __init__(self, arrays: Mapping[str, Tensor]):
         super().__init__()
+        self.codebook_size = int(arrays["size"])
         for name, array in arrays.items():
             self.register_buffer(name, array)
 
@@ -93,10 +94,6 @@ class SemanticIds(nn.Module):
     @property
     def num_digits(self) -> int:
         return self.sids.shape[1]
-
-    @property
-    def codebook_size(self) -> int:
-        return int(self.size)
 
     def lookup(self, items: Tensor) -> Tensor:
         """SIDs of items: [...] -> [..., n]. Padding has the codes of some SID."""
