@@ -366,7 +366,8 @@ class TrainingOptions(Options):
         "Evaluate and keep an exponential moving average of the weights, such as 0.999; ~ the weights themselves."
     )
     enable_amp: bool = option(
-        "Mixed precision: float16 on a GPU, bfloat16 on a CPU (faster there if it has avx512_bf16 or amx_bf16)."
+        "Mixed precision: bfloat16, or float16 on a GPU that has no bfloat16. Faster on a CPU that has avx512_bf16 or "
+        "amx_bf16."
     )
     compile: bool = option("torch.compile, for GPUs; on a CPU compiling takes many minutes.")
     shuffle: bool = option("Shuffle the training samples in every epoch.")
@@ -389,7 +390,9 @@ class RunOptions(Options):
     )
     use_gpu: bool = option("Use a GPU where there is one.")
     gpu_id: Annotated[int, Field(ge=-1, le=1023)] | str = option(
-        "Which GPU.", affects="nothing", expected="the number of a GPU"
+        "Which of the visible GPUs, from 0; processes have those of a list (0,2), or the following ones; -1: none.",
+        affects="nothing",
+        expected="the number of a GPU",
     )
     reproducibility: bool = option("Deterministic algorithms where the device has them.")
     log_wandb: bool = option("Log the run to Weights & Biases too.", affects="nothing")

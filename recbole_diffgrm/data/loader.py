@@ -133,6 +133,19 @@ class EvalLoader:
             yield index, EvalBatch(batch, target, self.samples.full_histories(index), negatives)
 
 
+def to_device(batch: Interaction, device: torch.device, length_field: str) -> Interaction:
+    """Without waiting for what a GPU still has to do."""
+    if device.type == "cpu":
+        return batch
+    columns = {name: batch[name] for name in batch.columns}
+    if device.type == "cuda":  # copies wait, unless they are of memory that stays where it is
+        columns = {name: column.pin_memory() for name, column in columns.items()}
+    copied = Interaction({name: column.to(device, non_blocking=True) for name, column in columns.items()})
+    if length_field in columns:
+        copied.total_length = int(columns[length_field].sum())  # type: ignore[attr-defined]  # for models.base
+    return copied
+
+
 class _NegativeItems:
     """Negative items for pairwise losses, sampled by RecBole."""
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recbole_diffgrm import processes
 from recbole_diffgrm.config.recbole_config import Config
-from recbole_diffgrm.data.loader import EvalLoader
+from recbole_diffgrm.data.loader import EvalLoader, to_device
 from recbole_diffgrm.errors import divergence_error
 from recbole_diffgrm.evaluation.rank_metrics import calculate_metrics
 from recbole_diffgrm.evaluation.ranks import rank_name
@@ -75,7 +75,10 @@ def evaluate(
             check_stop()
             index, batch = own or (None, None)  # one process may have a batch less than another
             device = config["device"]
-            candidates = model.candidates(batch.interaction.to(device), depth, validation) if batch else None
+            candidates = None
+            if batch is not None:
+                histories = to_device(batch.interaction, device, config["ITEM_LIST_LENGTH_FIELD"])
+                candidates = model.candidates(histories, depth, validation)
             if processes.greatest(candidates is not None and not candidates.is_finite()):
                 raise divergence_error(f"scores are NaN or infinite in {label}")
             if index is None or batch is None or candidates is None:

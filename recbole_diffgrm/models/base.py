@@ -168,7 +168,9 @@ class Model(ModelInterface, SequentialRecommender):
         if self.sample_unit == "prefix":
             return Targets(torch.arange(len(target), device=target.device), length - 1, target)
         following = F.pad(items[:, 1:], (0, 1)).scatter(1, length[:, None] - 1, target[:, None])  # [B, L]
-        row, position = torch.nonzero(following, as_tuple=True)
+        number = torch.arange(len(length), device=length.device)
+        row = torch.repeat_interleave(number, length, output_size=total_length(batch, self.ITEM_SEQ_LEN))  # [T]
+        position = torch.arange(len(row), device=row.device) - (length.cumsum(0) - length)[row]
         return Targets(row, position, following[row, position])
 
     def calculate_loss(self, interaction) -> Tensor | tuple[Tensor, ...]:
@@ -182,6 +184,13 @@ class Model(ModelInterface, SequentialRecommender):
     def predict(self, interaction) -> Tensor:
         """[B]: the score of one item per row."""
         return self.full_sort_predict(interaction).gather(1, interaction[self.ITEM_ID][:, None]).squeeze(1)
+
+
+def total_length(batch, field: str) -> int:
+    """Of all histories. A batch that was copied to a GPU has been told (data.loader.to_device): to ask the GPU is
+    to wait for it."""
+    known = getattr(batch, "total_length", None)
+    return int(batch[field].sum()) if known is None else known
 
 
 def users_per_batch(config, num_items: int) -> int:

@@ -41,7 +41,8 @@ class BeamOptions(Options):
         affects="evaluation",
     )
     decoding_memory: Annotated[float, Field(gt=0, le=2**30)] = option(
-        "MiB, roughly, for the beams that are decoded at once.", affects="evaluation"
+        "MiB, roughly, for the beams that are decoded at once; on a GPU an eighth of its free memory, if that is more.",
+        affects="evaluation",
     )
 
 

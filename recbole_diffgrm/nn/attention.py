@@ -7,6 +7,7 @@ heads.
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recbole_diffgrm.nn.dropout import dropout
@@ -71,7 +72,13 @@ def attend(
     training: bool,
     scaled: bool = True,
 ) -> Tensor:
-    """[B, h, T, c], [B, h, S, c] -> [B, h, T, c]; `bias` broadcasts to the logits [B, h, T, S]. T5's are not scaled."""
+    """[B, h, T, c], [B, h, S, c] -> [B, h, T, c]; `bias` broadcasts to the logits [B, h, T, S]. T5's are not scaled.
+
+    Written out for CPUs, where our dropout makes up for the operation that GPUs have for it.
+    """
+    if query.device.type != "cpu":
+        probability, scale = dropout_prob if training else 0.0, None if scaled else 1.0
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=probability, scale=scale)
     logits = query @ key.transpose(-1, -2)
     if scaled:
         logits = logits / math.sqrt(query.shape[-1])

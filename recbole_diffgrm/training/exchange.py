@@ -36,7 +36,7 @@ def exchange(
     has_gradient = [parameter.grad is not None for parameter in parameters]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     numbers = [weight, received == signal.SIGINT, received == signal.SIGTERM, is_due, *has_gradient]
-    last = torch.tensor(numbers, dtype=losses.dtype).to(losses.device, non_blocking=True)
+    last = torch.tensor(numbers, dtype=losses.dtype, pin_memory=losses.is_cuda).to(losses.device, non_blocking=True)
     message = torch.cat([*(gradient.flatten() * weight for gradient in gradients), losses * weight, last])
     processes.add_up(message)
     num_losses, num_facts = len(losses), len(losses) + len(numbers)

@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import add
@@ -25,7 +26,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from recbole_diffgrm import checkpoint, memory, processes
-from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
+from recbole_diffgrm.data.loader import EvalLoader, TrainLoader, to_device
 from recbole_diffgrm.errors import Interrupted, UserError, divergence_error
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
 from recbole_diffgrm.models.base import LossOutput
@@ -206,8 +207,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
-        with torch.autocast(self.device.type, dtype=self.amp_type, enabled=self.config["enable_amp"]):
-            output = self._losses(to_device(batch, self.device))
+        with self._autocast():
+            output = self._losses(to_device(batch, self.device, self.config["ITEM_LIST_LENGTH_FIELD"]))
         self.scaler.scale(reduce(add, output.parts.values())).backward()
         # The first process's clock counts.
         is_due = processes.is_first() and time.monotonic() - self.saved_at > self.config["checkpoint_seconds"]
@@ -237,6 +238,9 @@ class Trainer:
             before = self.progress.statistic_sums.get(name, [0.0] * len(added))
             self.progress.statistic_sums[name] = [total + value for total, value in zip(before, added)]
         self.statistics = {}
+
+    def _autocast(self) -> AbstractContextManager:
+        return torch.autocast(self.device.type, self.amp_type) if self.config["enable_amp"] else nullcontext()
 
     def _losses(self, batch) -> LossOutput:
         try:
@@ -330,10 +334,3 @@ def choose_amp_type(device: torch.device) -> torch.dtype:
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float16
     return torch.bfloat16
-
-
-def to_device(batch: Interaction, device: torch.device) -> Interaction:
-    """Without waiting for what a GPU still has to do."""
-    if device.type == "cpu":
-        return batch
-    return Interaction({name: batch[name].pin_memory().to(device, non_blocking=True) for name in batch.columns})

@@ -228,7 +228,7 @@ def even_schedule(num_digits: int, num_views: int) -> tuple[int, ...]:
 def nested_masks(order: Tensor, schedule: Sequence[int]) -> Tensor:
     """[B, n] order -> [B, V, n]: view v masks the first schedule[v] digits of the order (Eq. 5 and 6)."""
     rank = order.argsort(dim=1)  # of each digit
-    return rank[:, None, :] < torch.tensor(schedule, device=order.device)[:, None]
+    return torch.stack([rank < num_masked for num_masked in schedule], dim=1)
 
 
 def digit_losses(views: Views, target: Tensor, label_smoothing: float) -> Tensor:
