@@ -114,7 +114,9 @@ def options_of(command: str) -> set[str] | None:
 
 
 def foreign_option(command: str, option: str) -> bool:
-    """Options named alone in a sentence may be those of any program of ours."""
+    """Options named alone in a sentence may be those of any program of ours; torchrun has its own before ours."""
+    if command.startswith("torchrun") and f"--{option}" in command.split(" run_recbole_diffgrm")[0]:
+        return True
     if not command.startswith("--"):
         return False
     scripts = [

@@ -15,6 +15,8 @@ import pytest
 
 from recbole_diffgrm import processes
 from recbole_diffgrm.cli.main import main
+from recbole_diffgrm.cli.study import main as study
+from recbole_diffgrm.cli.tune import main as tune
 from recbole_diffgrm.config.recbole_config import choose_device
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments.result import RunResult
@@ -243,6 +245,16 @@ def test_wrong_commands(arguments, words, capsys):
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command_line", [study, tune])
+def test_commands_that_torchrun_does_not_start(command_line, capsys, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    assert command_line(["x.yaml"] if command_line is study else ["--model=SASRec"]) == 2
+    assert "several times" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

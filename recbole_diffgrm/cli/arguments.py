@@ -78,6 +78,12 @@ def check_different(values: Sequence[Any], key: str) -> None:
             raise UserError(f"--{key} names {value} twice")
 
 
+def check_alone() -> None:
+    """For commands that many processes share without torchrun, as each does what is left to do."""
+    if processes.world() > 1:
+        raise UserError("this command is not started by torchrun: start it several times, and each does what is left")
+
+
 @contextmanager
 def working(level: str = "INFO") -> Iterator[None]:
     """Around the work of a command that was checked: what is done is said on standard error, from the first second on.

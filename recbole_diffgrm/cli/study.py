@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, print_error, working
+from recbole_diffgrm.cli.arguments import check_alone, exit_code, parse_arguments, print_error, working
 from recbole_diffgrm.config.layers import read_yaml
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.files import make_folder, read_text, write_text
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(study: str, options: dict[str, Any]) -> int:
+    check_alone()
     if study.startswith("--"):
         raise UserError("the first argument is the YAML file of a study (see --help)")
     path = Path(study)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recbole_diffgrm.cli.arguments import exit_code, parse_arguments, split_files, split_names, working
+from recbole_diffgrm.cli.arguments import check_alone, exit_code, parse_arguments, split_files, split_names, working
 from recbole_diffgrm.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(options: dict[str, Any]) -> int:
+    check_alone()
     if options.get("model", True) is True:
         raise UserError("--model=NAME is missing: the models to search for, with commas between")
     try:
