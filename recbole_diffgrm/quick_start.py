@@ -6,6 +6,7 @@ The program's command line is not read: run_recbole_diffgrm.py is the one that h
 import math
 from typing import Any
 
+from recbole_diffgrm import processes
 from recbole_diffgrm.config.recbole_arguments import read_arguments
 from recbole_diffgrm.experiments.pipeline import run_config
 from recbole_diffgrm.models import build_from_layers
@@ -22,7 +23,7 @@ def run_recbole_diffgrm(
     config = build_from_layers(arguments.model, arguments.dataset, arguments.user_layers, arguments.presets)
     result = run_config(config)
     if not saved:
-        (result.run_dir / "best.pt").unlink()
+        processes.from_first((result.run_dir / "best.pt").unlink)
     return {  # without validation or test: what RecBole has there
         "best_valid_score": config.valid_metric_terms.score(result.valid) if result.valid else -math.inf,
         "valid_score_bigger": True,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from recbole_diffgrm import processes
+
 PACKAGES = ("recbole", "torch", "numpy", "pandas", "scipy")
 
 
@@ -26,6 +28,7 @@ def describe() -> dict:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processes": processes.world(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 

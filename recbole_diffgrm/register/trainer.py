@@ -9,6 +9,7 @@ import torch
 from recbole.trainer import Trainer as RecBoleTrainer
 from torch import Tensor
 
+from recbole_diffgrm import processes
 from recbole_diffgrm.data.loader import EvalLoader, TrainLoader
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.evaluator import asked_ranking, evaluate
@@ -30,6 +31,8 @@ class StockTrainer(RecBoleTrainer):
         return torch.optim.SGD([torch.zeros(1)])  # of nothing: RecBole's checkpoints must have one
 
     def fit(self, train_data, valid_data=None, verbose=True, saved=True, show_progress=False, callback_fn=None):
+        if processes.world() > 1:
+            raise UserError("RecBole's own functions train in one process: recbole_diffgrm.run works with torchrun")
         self.eval_collector.data_collect(train_data)
         self.config["show_progress"] = show_progress
         valid = self._eval_loader(valid_data.dataset) if valid_data else None
