@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recbole_diffgrm.generation.beam_search import Beams, Step, TrieConstraint, beam_search
+from recbole_diffgrm.generation.beam_search import Beams, Constraint, Step, TrieConstraint, beam_search
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat, keep_existing
 from recbole_diffgrm.generation.semantic_ids import MASKED
 from recbole_diffgrm.models.base import LossOutput
@@ -126,12 +126,13 @@ class AutoregressiveModel(SearchModel):
     def generate_beams(self, batch) -> Beams:
         return self._search(batch, self.beam_widths)
 
-    def _search(self, batch, widths: Sequence[int]) -> Beams:
-        memory = self.encode(batch)
+    def search_parts(self, batch) -> tuple[Step, Constraint]:
         constraint = TrieConstraint(self.semantic_ids.trie, self.semantic_ids.sids, self.normalize_codes)
-        return beam_search(
-            self._make_step(memory), constraint, widths, len(batch), memory.bias.device, int(self.normalize_codes)
-        )
+        return self._make_step(self.encode(batch)), constraint
+
+    def _search(self, batch, widths: Sequence[int]) -> Beams:
+        device = batch[self.ITEM_SEQ].device
+        return beam_search(*self.search_parts(batch), widths, len(batch), device, int(self.normalize_codes))
 
     def _make_step(self, memory: Memory) -> Step:
         """Keys and values of the history serve all branches and steps; those of a branch's own digits are cached."""

@@ -19,7 +19,7 @@ from recbole_diffgrm.config.options import GeneralOptions, Options, SampleUnit
 from recbole_diffgrm.config.protocol import is_sampled
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.generation.beam_search import Beams
+from recbole_diffgrm.generation.beam_search import Beams, Constraint, Step
 from recbole_diffgrm.generation.ranges import number_within
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models.candidates import Candidates
@@ -130,6 +130,10 @@ class ModelInterface(ABC):
 
     def generate_beams(self, batch) -> Beams:
         """How SIDs are generated, step by step."""
+        raise UserError(f"explain: {type(self).__name__} does not generate semantic IDs step by step")
+
+    def search_parts(self, batch) -> tuple[Step, Constraint]:
+        """What the search of `generate_beams` is made of: a path that it took can be followed again with them."""
         raise UserError(f"explain: {type(self).__name__} does not generate semantic IDs step by step")
 
 

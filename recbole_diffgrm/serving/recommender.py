@@ -1,6 +1,5 @@
 """Use a finished run: histories in, items out. Needs the run directory and nothing else."""
 
-import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -17,10 +16,10 @@ from recbole_diffgrm.experiments import item_table
 from recbole_diffgrm.experiments.changes import check_recommend
 from recbole_diffgrm.experiments.item_table import Items
 from recbole_diffgrm.experiments.result import RunResult
-from recbole_diffgrm.generation.beam_search import Beams
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models import get_model
 from recbole_diffgrm.models.base import users_per_batch
+from recbole_diffgrm.serving.denoising import Denoising, find_branches, trace
 
 
 class Recommendation(NamedTuple):
@@ -93,22 +92,20 @@ class Recommender:
         were merged, this follows those with the best score."""
         with torch.inference_mode():
             beams = self.model.generate_beams(self._make_batch(self._item_numbers([history], skip_unknown)))
-        paths: dict[tuple[int, ...], list[FilledDigit]] = {}
-        for branch in torch.nonzero(beams.scores[0] > -math.inf).flatten().tolist():
-            known, order = beams.sids[0, branch].tolist(), beams.order[0, branch].tolist()
-            filled = [digit for digit in order if digit >= 0]
+        paths = {}
+        for sid, branch in find_branches(beams, self.model.semantic_ids).items():
+            filled = [digit for digit in beams.order[0, branch].tolist() if digit >= 0]
             probabilities = beams.log_probs[0, branch].exp().tolist()
-            path = [FilledDigit(digit, known[digit], probability) for digit, probability in zip(filled, probabilities)]
-            for sid in self._sids_of(beams, branch):
-                paths.setdefault(sid, path)
+            paths[sid] = [
+                FilledDigit(digit, sid[digit], probability) for digit, probability in zip(filled, probabilities)
+            ]
         return paths
 
-    def _sids_of(self, beams: Beams, branch: int) -> list[tuple[int, ...]]:
-        """The SIDs below a branch; the branch itself if it is one."""
-        if beams.below is None or not beams.below.length[0, branch]:
-            return [tuple(beams.sids[0, branch].tolist())]
-        begin, length = (int(part[0, branch]) for part in beams.below[:2])
-        return [tuple(self.model.semantic_ids.sids[row].tolist()) for row in beams.below.rows[begin : begin + length]]
+    def trace(self, history: Sequence[str], items: Sequence[str], *, skip_unknown: bool = False) -> list[Denoising]:
+        """How the SID of each of the `items` is denoised for this history, step by step and with the alternatives that
+        lose."""
+        batch = self._make_batch(self._item_numbers([history], skip_unknown))
+        return trace(self.model, batch, self.items, [self.sid(item) for item in items])
 
     def sid(self, item: str) -> tuple[int, ...]:
         """The semantic ID of an item."""

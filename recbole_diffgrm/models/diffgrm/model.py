@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recbole_diffgrm.generation.beam_search import Beams, beam_search, normalize
+from recbole_diffgrm.generation.beam_search import Beams, Constraint, Step, beam_search, normalize
 from recbole_diffgrm.generation.item_ranking import (
     GeneratedSids,
     RankedPairs,
@@ -25,7 +25,7 @@ from recbole_diffgrm.generation.lattice import find_code_pairs
 from recbole_diffgrm.models.base import LossOutput, Targets
 from recbole_diffgrm.models.candidates import Candidates, FusedScores, GeneratedItems, RankedItems
 from recbole_diffgrm.models.diffgrm.decoding import make_constraint, make_step, users_per_chunk
-from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork
+from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork, EncodedHistory
 from recbole_diffgrm.models.diffgrm.noising import digit_losses, sample_losses
 from recbole_diffgrm.models.diffgrm.options import DiffGRMOptions, make_noising
 from recbole_diffgrm.models.diffgrm.prior import CodePrior
@@ -211,6 +211,9 @@ class DiffGRM(SearchModel):
         leaf_size = self.leaf_size if self.has_item_head and not self.scores_all else 0
         return self._search_batch(batch, self.beam_widths, leaf_size)
 
+    def search_parts(self, batch) -> tuple[Step, Constraint]:
+        return self._search_parts(self._history(self._encode(batch), batch[self.ITEM_SEQ_LEN]))
+
     def _chunks(self, batch, widths: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """(number of the first user, batch)"""
         length = batch[self.ITEM_SEQ].shape[1]
@@ -223,13 +226,20 @@ class DiffGRM(SearchModel):
 
     def _search(self, states: Tensor, length: Tensor, widths: Sequence[int], leaf_size: int) -> Beams:
         """Confidence-guided Parallel Denoising (CPD; paper, Sec. 3.4)."""
-        last = states[torch.arange(len(length), device=length.device), length - 1]  # [U, d]
-        history = self.network.precompute_kv(states, length)._replace(prior=self._prior(last))
-        normalized = self.normalize_codes
-        constraint = make_constraint(self.decoding, self.path_merge, normalized, self.semantic_ids, self.order_seed)
-        leaf_size = max(leaf_size, int(normalized))
-        step = make_step(self.network, history)
+        history = self._history(states, length)
+        step, constraint = self._search_parts(history)
+        leaf_size = max(leaf_size, int(self.normalize_codes))
         return beam_search(step, constraint, widths, len(length), history.bias.device, leaf_size)
+
+    def _history(self, states: Tensor, length: Tensor) -> EncodedHistory:
+        last = states[torch.arange(len(length), device=length.device), length - 1]  # [U, d]
+        return self.network.precompute_kv(states, length)._replace(prior=self._prior(last))
+
+    def _search_parts(self, history: EncodedHistory) -> tuple[Step, Constraint]:
+        constraint = make_constraint(
+            self.decoding, self.path_merge, self.normalize_codes, self.semantic_ids, self.order_seed
+        )
+        return make_step(self.network, history), constraint
 
 
 def _items_before(targets: Targets, items: Tensor) -> Tensor:
