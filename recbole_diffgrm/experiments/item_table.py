@@ -30,6 +30,11 @@ class Items:
     def numbers(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self.names) if number}
 
+    @cached_property
+    def labels(self) -> list[str]:
+        """Titles, and the ids of items without one."""
+        return [title or name for title, name in zip(self.titles, self.names)]
+
 
 def save(config: Config, dataset: FlatSequentialDataset, run_dir: Path) -> None:
     names = dataset.field2id_token[dataset.iid_field][1:]

@@ -16,10 +16,10 @@ from recbole_diffgrm.experiments import item_table
 from recbole_diffgrm.experiments.changes import check_recommend
 from recbole_diffgrm.experiments.item_table import Items
 from recbole_diffgrm.experiments.result import RunResult
+from recbole_diffgrm.generation.denoising import Denoising, find_branches, trace
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models import get_model
 from recbole_diffgrm.models.base import users_per_batch
-from recbole_diffgrm.serving.denoising import Denoising, find_branches, trace
 
 
 class Recommendation(NamedTuple):
@@ -105,7 +105,7 @@ class Recommender:
         """How the SID of each of the `items` is denoised for this history, step by step and with the alternatives that
         lose."""
         batch = self._make_batch(self._item_numbers([history], skip_unknown))
-        return trace(self.model, batch, self.items, [self.sid(item) for item in items])
+        return trace(self.model, batch, self.items.labels, [self.sid(item) for item in items])
 
     def sid(self, item: str) -> tuple[int, ...]:
         """The semantic ID of an item."""

@@ -7,11 +7,11 @@ call of the model per step. The results are plain data; `dataclasses.asdict` mak
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from recbole_diffgrm.experiments.item_table import Items
 from recbole_diffgrm.generation.beam_search import Beams, Branches, Children, Constraint, NoConstraint, Step
 from recbole_diffgrm.generation.ranges import number_within
 from recbole_diffgrm.generation.semantic_ids import MASKED, SemanticIds
@@ -34,7 +34,7 @@ class Choice:
 class DenoisingStep:
     chosen: Choice
     alternatives: list[Choice]  # the most probable ones that were not taken, best first
-    titles_left: list[str]  # of the most popular items that are left; an item without a title has its id
+    titles_left: list[str]  # of the most popular items that are left
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,10 @@ class Denoising:
 
 @torch.inference_mode()
 def trace(
-    model, batch, items: Items, sids: Sequence[Sid], num_alternatives: int = 5, num_titles: int = 5
+    model: Any, batch: Any, titles: Sequence[str], sids: Sequence[Sid], num_alternatives: int = 5, num_titles: int = 5
 ) -> list[Denoising]:
-    """Of each of the `sids`, for the one user of the batch."""
+    """Of each of the `sids`, for the one user of the batch, by a model that searches (models.base). `titles`: of items,
+    by number."""
     if not sids:
         return []
     beams = model.generate_beams(batch)
@@ -64,14 +65,15 @@ def trace(
     order, of_steps = follow(step, constraint, torch.tensor(sids, device=wanted.device), wanted)
     traces = []
     for row, sid in enumerate(sids):
-        left = _ItemsLeft.all(model.semantic_ids, items)
+        left = _ItemsLeft.all(model.semantic_ids)
         num_items, steps, is_generated = left.count(), [], sid in branch_of
         path = order[row][wanted[row] != ANY] if is_generated else order[row]
         for digit, children in zip(path.tolist(), of_steps):
             own = torch.nonzero(children.parent == row).flatten()
             chosen, others = _weigh(children.take(own), (digit, sid[digit]), left, num_alternatives)
             left = left.with_code(digit, sid[digit])
-            steps.append(DenoisingStep(chosen, others, left.titles(num_titles)))
+            shown = [titles[number] for number in left.numbers[:num_titles].tolist()]
+            steps.append(DenoisingStep(chosen, others, shown))
         traces.append(Denoising(list(sid), is_generated, num_items, steps))
     return traces
 
@@ -138,19 +140,15 @@ class _ItemsLeft:
 
     numbers: Tensor  # [L] of the items
     sids: Tensor  # [L, n] their SIDs
-    items: Items
 
     @classmethod
-    def all(cls, semantic_ids: SemanticIds, items: Items) -> "_ItemsLeft":
+    def all(cls, semantic_ids: SemanticIds) -> "_ItemsLeft":
         popular = semantic_ids.popular.long()
-        return cls(popular, semantic_ids.lookup(popular), items)
+        return cls(popular, semantic_ids.lookup(popular))
 
     def with_code(self, digit: int, code: int) -> "_ItemsLeft":
         has_code = self.sids[:, digit] == code
-        return _ItemsLeft(self.numbers[has_code], self.sids[has_code], self.items)
+        return _ItemsLeft(self.numbers[has_code], self.sids[has_code])
 
     def count(self) -> int:
         return len(self.numbers)
-
-    def titles(self, count: int) -> list[str]:
-        return [self.items.titles[number] or self.items.names[number] for number in self.numbers[:count].tolist()]

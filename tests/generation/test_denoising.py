@@ -7,9 +7,8 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from recbole_diffgrm.experiments.item_table import Items
+from recbole_diffgrm.generation.denoising import Choice, find_branches, trace
 from recbole_diffgrm.generation.semantic_ids import MASKED
-from recbole_diffgrm.serving.denoising import Choice, find_branches, trace
 from tests.conftest import build_tiny
 
 CASES = [
@@ -28,16 +27,16 @@ CASES = [
 @pytest.mark.parametrize(("name", "changes"), CASES, ids=lambda case: case if isinstance(case, str) else str(case))
 def test_every_step_is_as_a_slow_search_finds_it(options, name, changes):
     config, split, model, loader = build_tiny(options, name, **changes)
-    items = _items(split)
+    titles = [f"Item {number}" for number in range(split.dataset.item_num)]
     batch = loader.samples.cut(torch.tensor([3]))
-    item_sids = [tuple(sid) for sid in model.semantic_ids.lookup(torch.arange(1, len(items.names))).tolist()]
+    item_sids = [tuple(sid) for sid in model.semantic_ids.lookup(torch.arange(1, len(titles))).tolist()]
     with torch.inference_mode():
         beams = model.generate_beams(batch)
     branches = find_branches(beams, model.semantic_ids)
     asked = [[sid for sid in item_sids if (sid in branches) == is_generated][:4] for is_generated in (True, False)]
     assert all(asked)  # both kinds are tested
     asked = asked[0] + asked[1]
-    traces = trace(model, batch, items, asked, num_alternatives=4, num_titles=3)
+    traces = trace(model, batch, titles, asked, num_alternatives=4, num_titles=3)
     assert [one.is_generated for one in traces] == [sid in branches for sid in asked]
     popular = model.semantic_ids.popular.tolist()
     for sid, one in zip(asked, traces):
@@ -55,7 +54,7 @@ def test_every_step_is_as_a_slow_search_finds_it(options, name, changes):
             filled[chosen[0]] = chosen[1]
             left = [number for number in popular if _has(item_sids[number - 1], filled)]
             assert len(left) == step.chosen.items_left
-            assert step.titles_left == [items.titles[number] or items.names[number] for number in left[:3]]
+            assert step.titles_left == [titles[number] for number in left[:3]]
         if one.is_generated:
             branch = branches[sid]
             assert [step.chosen.digit for step in one.steps] == [d for d in beams.order[0, branch].tolist() if d >= 0]
@@ -68,16 +67,11 @@ def test_every_step_is_as_a_slow_search_finds_it(options, name, changes):
 
 def test_it_is_json(options):
     _, split, model, loader = build_tiny(options)
-    items = _items(split)
+    titles = [f"Item {number}" for number in range(split.dataset.item_num)]
     sid = tuple(model.semantic_ids.lookup(torch.tensor(1)).tolist())
-    (one,) = trace(model, loader.samples.cut(torch.tensor([0])), items, [sid])
+    (one,) = trace(model, loader.samples.cut(torch.tensor([0])), titles, [sid])
     again = json.loads(json.dumps(asdict(one)))
     assert again["sid"] == list(sid) and set(again["steps"][0]["chosen"]) == set(Choice.__dataclass_fields__)
-
-
-def _items(split) -> Items:
-    names = [f"i{number}" for number in range(split.dataset.item_num)]
-    return Items(names, ["" if number % 7 == 0 else f"Item {number}" for number in range(len(names))])
 
 
 def _has(sid, filled) -> bool:
