@@ -163,9 +163,11 @@ class _ItemsOnly:
         self._config, self._known = config, known
         self.popularity = torch.zeros(len(known.names), dtype=torch.int64)  # the weights hold it
         self.text_vectors = state.get("text_vectors")
-        self.semantic_ids = SemanticIds.from_state(state, "semantic_ids.")
         vars(self).update(config.model_class.restore(state))
-        if config.model_class.needs_sids(config) and len(self.semantic_ids.sid_index) != len(known.names):
+        if not config.model_class.needs_sids(config):
+            return
+        self.semantic_ids = SemanticIds.from_state(state, "semantic_ids.")
+        if len(self.semantic_ids.sid_index) != len(known.names):
             counts = f"{len(self.semantic_ids.sid_index) - 1} items, and {len(known.names) - 1}"
             raise KeyError(f"{counts} in {item_table.ITEMS_FILE}")
 
