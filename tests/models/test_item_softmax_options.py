@@ -55,11 +55,12 @@ def test_a_large_sample_is_near_the_softmax_over_all_items(options, name, tmp_pa
         assert (sampled[parameter] - expected).norm() <= 0.1 * expected.norm() + 1e-6, parameter
 
 
-def test_a_run_with_a_sample(options, tmp_path, capsys):
+def test_a_run_with_a_sample(options, tmp_path, caplog):
+    caplog.set_level("INFO")
     changes = {**MODELS["VQRec"], "cache_dir": str(tmp_path / "cache")}
     result = run("VQRec", "tiny", **options, **changes, item_softmax="sampled", softmax_items=8, learning_rate=0.01)
     assert result.curve[1]["loss"] < result.curve[0]["loss"]
-    assert "8 drawn" in capsys.readouterr().err
+    assert "8 drawn" in caplog.text
 
 
 @pytest.mark.parametrize(
