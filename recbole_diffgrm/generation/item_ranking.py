@@ -201,19 +201,6 @@ def top_items(scores: Tensor, k: int) -> Tensor:
     return items.masked_fill(scores.gather(1, items) == -torch.inf, 0)
 
 
-def scores_of_sids(rows: Tensor, scores: Tensor, num_sids: int) -> Tensor:
-    """Generated SIDs [U, W], -1 for none, and their scores [U, W] -> scores of all SIDs [U, D].
-
-    A SID that was not generated gets the lowest score of those that were: the search says only that it is not better.
-    """
-    is_sid = rows >= 0
-    lowest = torch.where(is_sid, scores, torch.inf).amin(dim=1, keepdim=True)  # [U, 1]
-    lowest = torch.where(lowest == torch.inf, 0.0, lowest)  # no SID at all: the same for all
-    spread = lowest.expand(-1, num_sids + 1).clone()
-    column = torch.where(is_sid, rows, num_sids)  # an extra column takes the entries without a SID
-    return spread.scatter(1, column, torch.where(is_sid, scores, lowest))[:, :num_sids]
-
-
 def best_score_per_sid(scores: Tensor, sid_index: Tensor, num_sids: int) -> Tensor:
     """Scores of items [U, N + 1] and the row of each item's SID [N + 1] -> [U, 1 + D]: the score of each SID's best
     item; that of padding, whose row is -1, comes first."""

@@ -38,16 +38,14 @@ class Targets(NamedTuple):
     position: Tensor  # [T] last item of its history that is known
     item: Tensor  # [T]
 
-    def choose(self, count: int | None) -> Tensor:
-        """At most `count` random ones of each sample, by sample; None: all."""
+    def sample(self, count: int | None) -> "Targets":
+        """At most `count` random ones of each sample; None: all."""
         if count is None:
-            return torch.arange(len(self.row), device=self.row.device)
+            return self
         order = torch.rand(len(self.row), device=self.row.device).argsort()
         order = order[self.row[order].argsort(stable=True)]  # by sample, in random order within each
-        return order[number_within(self.row) < count]
-
-    def take(self, index: Tensor) -> "Targets":
-        return Targets(self.row[index], self.position[index], self.item[index])
+        kept = order[number_within(self.row) < count]
+        return Targets(self.row[kept], self.position[kept], self.item[kept])
 
 
 Kept = TypeVar("Kept")

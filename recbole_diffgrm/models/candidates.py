@@ -126,21 +126,6 @@ class SidItemScores(ItemScores):
         return _count_targets(self.semantic_ids.group_size(target))
 
 
-class FusedScores(SidItemScores):
-    """A score for every item that the scores of generated SIDs are part of."""
-
-    def __init__(self, scores: Tensor, generated: GeneratedSids, semantic_ids: SemanticIds):
-        super().__init__(scores, semantic_ids)
-        self.generated = generated
-
-    def count_sids(self, target: Tensor, k: int, exclude: SeenPairs | None = None) -> dict[str, int]:
-        num_ranked = (self.scores > -torch.inf).sum(1)
-        if exclude is not None:
-            row, seen = unique_pairs(exclude, self.scores.shape[1])
-            num_ranked -= torch.bincount(row[self.scores[row, seen] > -torch.inf], minlength=len(target))
-        return _count(self.generated, num_ranked, self.semantic_ids.group_size(target), k)
-
-
 class GeneratedItems(Candidates):
     """Items of generated SIDs, then the most popular other items, down to `depth`."""
 

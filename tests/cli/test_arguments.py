@@ -55,8 +55,7 @@ HOSTILE_YAML = {
     "9" * 5000: "4300 digits",
 }
 REFUSED = [
-    (["--item_head=True", "--sid_score_weight=.inf"], "sid_score_weight must be a number from 0 to 1000000"),
-    (["--item_head=True", "--sid_score_weight=1e38"], "sid_score_weight must be"),
+    (["--clip_grad_norm=.inf"], "clip_grad_norm must be"),
     (["--learning_rate=1e38"], "learning_rate must be a number above 0 and at most 1000"),
     (["--weight_decay=.nan"], "weight_decay must be"),
     (["--val_interval={timestamp: 'x'}"], "val_interval must be"),

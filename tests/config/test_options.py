@@ -181,7 +181,7 @@ BAD_VALUES = {
     "encoder_dropout_prob": 1.0,
     "item_head": 1,
     "item_text": "title",
-    "sid_score_weight": -0.1,
+    "code_prior": 1,
     "sample_unit": "all",
     "train_repeat": 0,
     "rq_vae_epochs": 0,

@@ -16,7 +16,6 @@ from recbole_diffgrm.generation.item_ranking import (
     keep_existing,
     mask_scores,
     rank_items,
-    scores_of_sids,
     top_items,
 )
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
@@ -156,16 +155,6 @@ def test_equal_scores_are_ranked_by_item():
     mask_scores(scores, (torch.tensor([0]), torch.tensor([1])))
     assert top_items(scores, 3).tolist() == [[3, 2, 4], [1, 2, 3], [4, 1, 0]]
     assert top_items(scores, 9).tolist()[0] == [3, 2, 4, 5, 0, 0]
-
-
-def test_a_sid_that_was_not_generated_counts_as_the_last_that_was():
-    rows = torch.tensor([[2, 0, -1], [4, 3, 1], [-1, -1, -1]])
-    scores = torch.tensor([[-0.5, -1.5, -math.inf], [-0.1, -0.2, -3.0], [-math.inf] * 3])
-    spread = scores_of_sids(rows, scores, 5)
-    assert torch.equal(
-        spread,
-        torch.tensor([[-1.5, -1.5, -0.5, -1.5, -1.5], [-3.0, -3.0, -3.0, -0.2, -0.1], [0.0] * 5]),
-    )
 
 
 def test_best_score_per_sid():

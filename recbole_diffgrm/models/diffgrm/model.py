@@ -1,7 +1,8 @@
 """DiffGRM as a model of the bench: items become SIDs on the way in, generated SIDs become items on the way out.
 
-With `item_head` items have embeddings of their own as well, and a softmax over all items is trained beside the decoder;
-items are then ranked by both. With `sample_unit: sequence` the encoder is causal, and every item a target.
+With `item_head` items have embeddings of their own as well, and a softmax over items is trained beside the decoder.
+Items are then ranked by it: all of them, or those that the decoder finds (generate, then rank). With `sample_unit:
+sequence` the encoder is causal, and every item a target.
 """
 
 import logging
@@ -18,19 +19,17 @@ from recbole_diffgrm.generation.item_ranking import (
     concat,
     keep_existing,
     score_leaves,
-    scores_of_sids,
     sort_pairs,
 )
 from recbole_diffgrm.generation.lattice import find_code_pairs
 from recbole_diffgrm.models.base import LossOutput, Targets
-from recbole_diffgrm.models.candidates import Candidates, FusedScores, GeneratedItems, RankedItems
+from recbole_diffgrm.models.candidates import Candidates, GeneratedItems, RankedItems, SidItemScores
 from recbole_diffgrm.models.diffgrm.decoding import make_constraint, make_step, users_per_chunk
 from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork, EncodedHistory
 from recbole_diffgrm.models.diffgrm.noising import digit_losses, sample_losses
 from recbole_diffgrm.models.diffgrm.options import DiffGRMOptions, make_noising
 from recbole_diffgrm.models.diffgrm.prior import CodePrior
 from recbole_diffgrm.models.diffgrm.statistics import digit_means, digit_sums
-from recbole_diffgrm.models.diffgrm.teacher import teach, teacher_losses
 from recbole_diffgrm.models.search import SearchModel
 from recbole_diffgrm.nn.item_softmax import ItemSoftmax, Repeats
 
@@ -51,13 +50,14 @@ class DiffGRM(SearchModel):
     def __init__(self, config, dataset):
         super().__init__(config, dataset)
         self.semantic_ids = dataset.semantic_ids.with_lattice()
-        self.has_item_head, self.sid_score_weight = config["item_head"], config["sid_score_weight"]
-        self.scores_all, self.leaf_size = self.scores_every_item(config, self.n_items), config["leaf_size"]
+        self.has_item_head, self.leaf_size = config["item_head"], config["leaf_size"]
+        self.item_scoring = self.choose_scoring(config, self.n_items)
         if self.has_item_head:
-            which = "all" if self.scores_all else f"those below branches of at most {self.leaf_size} SIDs"
+            below = f"those below branches of at most {self.leaf_size} SIDs"
+            which = {"full": "all", "generated": below, "none": "none"}[self.item_scoring]
             logger.info(f"item_scoring {config['item_scoring']}: of {self.n_items - 1:,} items, {which} are scored")
         self.register_buffer("text_vectors", dataset.text_vectors if config["item_text"] else None)  # [items, t]
-        self.decoder_targets, self.teacher_weight = config["decoder_targets"], config["teacher_weight"]
+        self.decoder_targets = config["decoder_targets"]
         self.network = DiffGRMNetwork(
             DiffGRMConfig(
                 num_digits=self.semantic_ids.num_digits,
@@ -79,8 +79,7 @@ class DiffGRM(SearchModel):
         if config["mask_absent_codes"]:
             pairs = find_code_pairs(self.semantic_ids.sids.cpu(), self.semantic_ids.codebook_size)
             self.network.code_pairs = pairs.to(self.semantic_ids.sids.device)
-        sizes = (self.semantic_ids.num_digits, self.semantic_ids.codebook_size, config["hidden_size"])
-        self.code_prior = CodePrior(*sizes) if config["code_prior"] else None
+        self.code_prior = CodePrior(self.semantic_ids) if config["code_prior"] else None
         if self.has_item_head:
             # Padding is a class of this softmax, as in the first version of the item head.
             kind, num_drawn = config["item_softmax"], config["softmax_items"]
@@ -96,20 +95,24 @@ class DiffGRM(SearchModel):
 
     @classmethod
     def scores_every_item(cls, config, num_items: int) -> bool:
+        return cls.choose_scoring(config, num_items) == "full"
+
+    @classmethod
+    def choose_scoring(cls, config, num_items: int) -> str:
+        """Which items the item head scores: full, generated, none."""
         if not config["item_head"]:
-            return False
-        return num_items <= FULL_SCORING if config["item_scoring"] == "auto" else config["item_scoring"] == "full"
+            return "none"
+        if config["item_scoring"] == "auto":
+            return "full" if num_items <= FULL_SCORING else "generated"
+        scoring: str = config["item_scoring"]
+        return scoring
 
     # Training
 
     def losses(self, batch) -> LossOutput:
         """Of the SIDs' digits and, with the item head, of the items."""
         states, targets = self._encode(batch), self.targets(batch)
-        if self.code_prior is not None:
-            self.code_prior.update(self._item_vectors(None).detach(), self.semantic_ids)
-        taught = targets.take(targets.choose(self.decoder_targets))
-        teacher = self._item_logits(states, taught, batch[self.ITEM_SEQ]).detach() if self.teacher_weight else None
-        sid_loss, statistics = self._sid_loss(states, taught, teacher)
+        sid_loss, statistics = self._sid_loss(states, targets.sample(self.decoder_targets))
         parts = {"sid": sid_loss}
         if self.has_item_head:
             repeats = Repeats(_items_before(targets, batch[self.ITEM_SEQ]), self.network.repeat_bias)
@@ -117,8 +120,7 @@ class DiffGRM(SearchModel):
             parts["item"] = self.item_softmax(last, targets.item, self._item_vectors, repeats)
         return LossOutput(parts, len(targets.item), statistics)
 
-    def _sid_loss(self, states: Tensor, targets: Targets, teacher: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """`teacher`: the item head's logits [T, num_items]."""
+    def _sid_loss(self, states: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
         sids = self.semantic_ids.lookup(targets.item)  # [T, n]
         row = targets.row if self.sample_unit == "sequence" else None
         history = self.network.precompute_kv(states, targets.position + 1, row)
@@ -126,10 +128,6 @@ class DiffGRM(SearchModel):
         views = self.noising.make_views(self.network, history, sids)
         losses = digit_losses(views, sids, self.label_smoothing)
         statistics = digit_sums(views, losses, sids, self.noising)
-        if teacher is not None:
-            taught = teach(teacher, self.semantic_ids, views, sids)
-            weight = self.teacher_weight * taught.sum(dim=-1)  # 0 where it has nothing to say
-            losses = (1 - weight) * losses + self.teacher_weight * teacher_losses(views, taught)
         return sample_losses(losses, views.masked, self.loss_weighting).mean(), statistics
 
     def summarize_statistics(self, sums: Mapping[str, list[float]], epoch: int) -> dict[str, Any]:
@@ -148,8 +146,12 @@ class DiffGRM(SearchModel):
         return self.network.embed_items(items, self.semantic_ids.lookup(items), text)
 
     def _prior(self, state: Tensor) -> Tensor | None:
-        """[B, d] last states of histories -> [B, n, M]"""
-        return None if self.code_prior is None else self.code_prior(state.detach())
+        """[B, d] last states of histories -> [B, n, M]. The item head does not learn from it."""
+        if self.code_prior is None:
+            return None
+        prior = self.code_prior
+        means = self.keep("code_means", lambda: prior.mean_vectors(self._embed(prior.items)))
+        return prior(state, means).detach()
 
     def _item_logits(self, states: Tensor, targets: Targets, items: Tensor) -> Tensor:
         """[T, num_items]"""
@@ -167,18 +169,23 @@ class DiffGRM(SearchModel):
 
     def candidates(self, batch, depth: int, validation: bool = False) -> Candidates:
         widths = self.valid_beam_widths if validation else self.beam_widths
-        if self.has_item_head and not self.scores_all:
-            pairs = [self._score_leaves(part, start, widths) for start, part in self._chunks(batch, widths)]
-            joined = RankedPairs(*(torch.cat(parts) for parts in zip(*pairs)))
-            return RankedItems(joined, len(batch), self.semantic_ids, depth)
-        generated = self.generate(batch, widths)
-        if not self.has_item_head:
-            return GeneratedItems(generated, self.semantic_ids, depth)
-        return FusedScores(self._fuse(batch, generated), generated, self.semantic_ids)
+        if self.item_scoring == "full":
+            return SidItemScores(self._score_all(batch), self.semantic_ids)
+        if self.item_scoring == "none":
+            return GeneratedItems(self.generate(batch, widths), self.semantic_ids, depth)
+        pairs = [self._score_leaves(part, start, widths) for start, part in self._chunks(batch, widths)]
+        joined = RankedPairs(*(torch.cat(parts) for parts in zip(*pairs)))
+        return RankedItems(joined, len(batch), self.semantic_ids, depth)
+
+    def _score_all(self, batch) -> Tensor:
+        """[B, num_items] log-probabilities"""
+        length = batch[self.ITEM_SEQ_LEN]
+        last = Targets(torch.arange(len(length), device=length.device), length - 1, length)
+        return self._item_logits(self._encode(batch), last, batch[self.ITEM_SEQ]).float().log_softmax(dim=-1)
 
     def _score_leaves(self, batch, first_user: int, widths: Sequence[int]) -> RankedPairs:
-        """Generate, then rank: items below the branches at which the search ends, by their log-probability among these
-        plus sid_score_weight times that of the branch. Nothing here grows with the catalogue."""
+        """Generate, then rank: items below the branches at which the search ends, by their log-probability among these.
+        Nothing here grows with the catalogue."""
         states, length = self._encode(batch), batch[self.ITEM_SEQ_LEN]
         beams = self._search(states, length, widths, self.leaf_size)
         pairs = score_leaves(beams, self.semantic_ids.groups)
@@ -189,18 +196,8 @@ class DiffGRM(SearchModel):
         ]
         of_items = torch.cat(logits).float()
         log_prob = normalize(of_items - of_items.max(), pairs.user)
-        ranked = sort_pairs(pairs._replace(scores=log_prob + self.sid_score_weight * pairs.scores.float()))
+        ranked = sort_pairs(pairs._replace(scores=log_prob))
         return ranked._replace(user=ranked.user + first_user)
-
-    def _fuse(self, batch, generated: GeneratedSids) -> Tensor:
-        """[B, num_items] log-probability of the item plus sid_score_weight times that of its SID."""
-        length = batch[self.ITEM_SEQ_LEN]
-        last = Targets(torch.arange(len(length), device=length.device), length - 1, length)
-        logits = self._item_logits(self._encode(batch), last, batch[self.ITEM_SEQ])
-        scores = logits.float().log_softmax(dim=-1)
-        of_sids = scores_of_sids(generated.rows, generated.scores, self.semantic_ids.num_sids)
-        scores[:, 1:] += self.sid_score_weight * of_sids[:, self.semantic_ids.sid_index[1:].long()]
-        return scores
 
     def generate(self, batch, widths: Sequence[int]) -> GeneratedSids:
         """By beam search, in chunks of as many users as the memory for it allows."""
@@ -208,8 +205,7 @@ class DiffGRM(SearchModel):
         return concat([keep_existing(beams, self.semantic_ids) for beams in parts])
 
     def generate_beams(self, batch) -> Beams:
-        leaf_size = self.leaf_size if self.has_item_head and not self.scores_all else 0
-        return self._search_batch(batch, self.beam_widths, leaf_size)
+        return self._search_batch(batch, self.beam_widths, self.leaf_size if self.item_scoring == "generated" else 0)
 
     def search_parts(self, batch) -> tuple[Step, Constraint]:
         return self._search_parts(self._history(self._encode(batch), batch[self.ITEM_SEQ_LEN]))

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, create_model, model_validator
+from pydantic import AfterValidator, ValidationInfo, create_model, model_validator
 
 from recbole_diffgrm.config.options import (
     HeadsDivideWidth,
@@ -10,7 +10,6 @@ from recbole_diffgrm.config.options import (
     PositiveInt,
     Probability,
     SmallInt,
-    Weight,
     Width,
     option,
 )
@@ -41,25 +40,17 @@ class ItemHeadOptions(Options):
 
     item_head: bool = option(
         "Every item has an embedding of its own beside those of its digits, and a softmax over items (item_softmax) is "
-        "trained on the encoder's states. Items are ranked by its log-probability plus sid_score_weight times that of "
-        "the generated SID."
+        "trained on the encoder's states, which ranks them (item_scoring)."
     )
     item_text: bool = option("item_head: the projected text vector of an item is part of its embedding.")
-    sid_score_weight: Weight = option(
-        "item_head: weight of the SID's log-probability; a SID that was not generated counts as the last one that was.",
-        affects="evaluation",
-    )
-    teacher_weight: Annotated[float, Field(ge=0, le=1)] = option(
-        "item_head: share of the item head's own distribution in what the decoder learns of a digit; the rest is the "
-        "truth."
-    )
     code_prior: bool = option(
         "item_head: a digit's logits are the decoder's plus what the item head says of it to first order: the state "
         "times the mean vector of each code's items, plus the log of their number."
     )
-    item_scoring: Literal["auto", "full", "generated"] = option(
-        "item_head: which items get a score. full: all. generated: those below the branches at which beam search ends, "
-        "whatever the size of the catalogue. auto: all of up to 100,000.",
+    item_scoring: Literal["auto", "full", "generated", "none"] = option(
+        "item_head: which items it scores and ranks. full: all. generated: those below the branches at which beam "
+        "search ends, whatever the size of the catalogue. auto: all of up to 100,000, else generated. none: items are "
+        "ranked as their SIDs are generated.",
         affects="evaluation",
     )
     leaf_size: PositiveInt = option(
@@ -134,7 +125,7 @@ class _DiffGRMOptions(
     @model_validator(mode="after")
     def _check_item_head(self, info: ValidationInfo) -> "_DiffGRMOptions":
         if not self.item_head:
-            for key in ("sid_score_weight", "item_text", "teacher_weight", "code_prior", "item_scoring", "leaf_size"):
+            for key in ("item_text", "code_prior", "item_scoring", "leaf_size"):
                 self.check_unused(info, key, "read only with item_head")
             self.check_item_softmax_unused(info, "item_head")
         elif self.decoding != "constrained":
@@ -142,8 +133,8 @@ class _DiffGRMOptions(
         else:
             reason = "not read with item_head, which ranks items by their own scores"
             self.check_unused(info, "sid_collision_order", reason)
-            if self.item_scoring == "full":
-                self.check_unused(info, "leaf_size", "not read with item_scoring: full")
+            if self.item_scoring in ("full", "none"):
+                self.check_unused(info, "leaf_size", f"not read with item_scoring: {self.item_scoring}")
         return self
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ def study(options, tmp_path):
                 "runs": {
                     "plain": {"model": "DiffGRM", "settings": models["DiffGRM"]},
                     "with items": {"model": "DiffGRM", "settings": {**models["DiffGRM"], "item_head": True}},
-                    "items alone": {"weights_of": "with items", "settings": {"sid_score_weight": 0}},
+                    "SIDs alone": {"weights_of": "with items", "settings": {"item_scoring": "none"}},
                 },
             },
         ],

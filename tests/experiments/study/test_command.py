@@ -21,7 +21,7 @@ def test_from_plan_to_page(study, tmp_path, capsys):
     readme.write_text("before\n<!-- small -->\nold\n<!-- end of small -->\nafter\n")
     assert main([str(path), *options, "--only=SASRec; Pop"]) == 0
     page = (tmp_path / "results" / "small.md").read_text()
-    assert "Not finished: DiffGRM." in page and "Not finished: plain, with items, items alone." in page
+    assert "Not finished: DiffGRM." in page and "Not finished: plain, with items, SIDs alone." in page
     assert main([str(path), *options, f"--readme={readme}"]) == 0
     assert capsys.readouterr().out.count("finished already") == 3
     results = tmp_path / "results"
@@ -46,9 +46,9 @@ def test_from_plan_to_page(study, tmp_path, capsys):
     ours, theirs = (summary.rows[name].runs[0].test["all"]["sid_ndcg@10"] for name in ("with items", "plain"))
     assert f"{ours / theirs - 1:+.1%} ({summary.tests['with items']['sid_all']:.1g})" in page
     assert "0.5000" in page and "Other: theirs." in page and "What was tried." in page
-    assert "--seeds=1,2" in page and "--retest=RUN --sid_score_weight=0   # RUN: with items" in page
-    alone, fused = (summary.rows[name].runs[0] for name in ("items alone", "with items"))
-    assert alone.weights_of == fused.config_hash and alone.test != fused.test and alone.seconds["train"] == 0
+    assert "--seeds=1,2" in page and "--retest=RUN --item_scoring=none   # RUN: with items" in page
+    alone, both = (summary.rows[name].runs[0] for name in ("SIDs alone", "with items"))
+    assert alone.weights_of == both.config_hash and alone.test != both.test and alone.seconds["train"] == 0
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     table = readme_table(summary)
@@ -97,9 +97,9 @@ def test_a_run_that_fails_does_not_lose_the_others(study, tmp_path, capsys):
 
 def test_weights_that_are_not_there_yet(study, capsys):
     path, _, options = study
-    assert main([str(path), *options, "--only=items alone"]) == 1
+    assert main([str(path), *options, "--only=SIDs alone"]) == 1
     error = error_line(capsys.readouterr().err)
-    assert error.startswith("error: items alone: ") and "with items" in error
+    assert error.startswith("error: SIDs alone: ") and "with items" in error
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,10 @@ def test_commands_on_the_page_name_files_plainly(study):
         (lambda c: c["sections"][0]["runs"].update(plain={"model": "Pop"}), ["two", "'plain'"]),
         (lambda c: c["sections"][1].update(reference="plane"), ["'plane'"]),
         (lambda c: c["short_table"].update(Pop=["pop"]), ["'pop'"]),
-        (lambda c: c["sections"][1]["runs"]["items alone"].update(weights_of="x"), ["weights_of", "'x'"]),
-        (lambda c: c["sections"][1]["runs"]["items alone"].update(seeds=[1]), ["weights_of", "only settings"]),
+        (lambda c: c["sections"][1]["runs"]["SIDs alone"].update(weights_of="x"), ["weights_of", "'x'"]),
+        (lambda c: c["sections"][1]["runs"]["SIDs alone"].update(seeds=[1]), ["weights_of", "only settings"]),
         (
-            lambda c: c["sections"][1]["runs"]["items alone"].update(settings={"epochs": 1}),
+            lambda c: c["sections"][1]["runs"]["SIDs alone"].update(settings={"epochs": 1}),
             ["epochs", "without training"],
         ),
         (lambda c: c.update(reference="SASREC"), ["reference", "'SASREC'", "short_table"]),

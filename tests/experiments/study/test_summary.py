@@ -40,9 +40,9 @@ def test_results_outlive_their_run_directories(study, tmp_path):
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     assert main([str(path), *options, "--report"]) == 0
     again = Summary.load(results / "small.json")
-    assert again.tests == {"plain": whole.tests["with items"], "items alone": {}}  # the first in the other direction
+    assert again.tests == {"plain": whole.tests["with items"], "SIDs alone": {}}  # the first in the other direction
     assert again.short_table_tests == whole.short_table_tests
-    ours, theirs = (whole.rows[name].runs[0].test["all"]["sid_ndcg@10"] for name in ("items alone", "with items"))
+    ours, theirs = (whole.rows[name].runs[0].test["all"]["sid_ndcg@10"] for name in ("SIDs alone", "with items"))
     page = (results / "small.md").read_text()
     assert f"| {ours / theirs - 1:+.1%} " in page and "No p: not tested" in page  # the change alone
 
@@ -65,26 +65,26 @@ def test_results_outlive_their_run_directories(study, tmp_path):
     content["sections"][0]["runs"]["SASRec"]["settings"] = {"epochs": 3}
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     assert main([str(path), *options, "--report"]) == 0
-    assert set(Summary.load(results / "small.json").rows) == {"Pop", "plain", "with items", "items alone"}
+    assert set(Summary.load(results / "small.json").rows) == {"Pop", "plain", "with items", "SIDs alone"}
 
 
 @pytest.mark.slow
 def test_a_test_of_other_weights_goes_with_them(study, tmp_path, capsys):
     path, content, options = study
-    only = "--only=with items; items alone"
+    only = "--only=with items; SIDs alone"
     assert main([str(path), *options, only]) == 0
     (tmp_path / "runs").rename(tmp_path / "gone")
     content["sections"][1]["runs"]["with items"]["settings"]["learning_rate"] = 0.01
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     assert main([str(path), *options, "--report"]) == 0
-    assert "no longer has them with these settings: with items, items alone" in capsys.readouterr().out
+    assert "no longer has them with these settings: with items, SIDs alone" in capsys.readouterr().out
     assert main([str(path), *options, only]) == 0
     old = Summary.load(tmp_path / "results" / "small.json")
     (tmp_path / "runs").rename(tmp_path / "gone too")
     old.rows["with items"].runs[0] = replace(old.rows["with items"].runs[0], config_hash="other")  # trained anew since
     old.save(tmp_path / "results" / "small.json")
     assert main([str(path), *options, "--report"]) == 0
-    assert "no longer has them with these settings: items alone" in capsys.readouterr().out
+    assert "no longer has them with these settings: SIDs alone" in capsys.readouterr().out
 
 
 @pytest.mark.slow

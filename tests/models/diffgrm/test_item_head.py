@@ -7,9 +7,10 @@ import torch.nn.functional as F
 
 from recbole_diffgrm import Recommender, UserError, run
 from recbole_diffgrm.evaluation.evaluator import evaluate
-from recbole_diffgrm.models.candidates import NOT_RANKED, ItemScores
+from recbole_diffgrm.generation.semantic_ids import MASKED
+from recbole_diffgrm.models.candidates import NOT_RANKED, GeneratedItems, ItemScores
 from recbole_diffgrm.models.diffgrm import model as diffgrm_model
-from recbole_diffgrm.models.diffgrm import teacher
+from recbole_diffgrm.models.diffgrm import prior
 from recbole_diffgrm.models.diffgrm.model import Targets
 from recbole_diffgrm.nn.item_embeddings import TEXT_SCALE
 from tests.conftest import build_tiny
@@ -53,7 +54,7 @@ def test_random_targets_of_each_sample():
     row = torch.tensor([0, 0, 0, 1, 2, 2])
     targets = Targets(row, torch.tensor([0, 1, 2, 0, 0, 1]), torch.arange(10, 16))
     torch.manual_seed(0)
-    samples = [targets.take(targets.choose(2)) for _ in range(300)]
+    samples = [targets.sample(2) for _ in range(300)]
     everything = set(zip(*(part.tolist() for part in targets)))
     for sample in samples:
         chosen = list(zip(*(part.tolist() for part in sample)))
@@ -61,7 +62,7 @@ def test_random_targets_of_each_sample():
         assert [entry[0] for entry in chosen] == [0, 0, 1, 2, 2]
     missing = [33 - sum({10, 11, 12} & set(sample.item.tolist())) for sample in samples]  # in the first sample
     assert all(60 < missing.count(item) < 140 for item in (10, 11, 12))
-    assert targets.choose(None).tolist() == list(range(6))
+    assert targets.sample(None) is targets
 
 
 def test_fewer_targets_for_the_decoder(options):
@@ -77,67 +78,26 @@ def test_fewer_targets_for_the_decoder(options):
     assert some.num_targets == everything.num_targets == int(batch["item_length"].sum())
 
 
-@pytest.mark.parametrize("masks", [True, False])
-def test_the_item_head_teaches_the_decoder(options, masks, monkeypatch):
-    """Codes of the items it finds most likely, among those that fit the shown digits, one by one."""
-    monkeypatch.setattr(teacher, "ITEMS", 25)
-    settings = {"item_head": True, "teacher_weight": 0.7, "mask_absent_codes": masks, "sid_codebook_size": 8}
-    _, split, model, _ = build_tiny(options, **settings, **ALL_POSITIONS)
-    batch = split.train.inter_feat.cut(torch.arange(4))
-    states, targets = model._encode(batch), model.targets(batch)
-    sids = model.semantic_ids.lookup(targets.item)
-    history = model.network.precompute_kv(states, targets.position + 1, targets.row)
-    views = model.noising.make_views(model.network, history, sids)
-    logits = model._item_logits(states, targets, batch["item_id_list"]).detach()
-    taught = teacher.teach(logits, model.semantic_ids, views, sids)
-    codes_of = model.semantic_ids.lookup(torch.arange(41)).tolist()
-    silent = 0
-    for number, target in enumerate(sids.tolist()):
-        best = sorted(range(1, 41), key=lambda item: -float(logits[number, item]))[:25]
-        for view, masked in enumerate(views.masked[number].tolist()):
-            fit = [i for i in best if all(m or a == b for m, a, b in zip(masked, codes_of[i], target))]
-            mass = {i: float(logits[number, i].exp()) for i in fit}
-            silent += not fit
-            for digit in range(len(target)):
-                expected = [0.0] * 8
-                for item in fit:
-                    expected[codes_of[item][digit]] += mass[item] / sum(mass.values())
-                assert taught[number, view, digit].tolist() == pytest.approx(expected, abs=1e-5)
-    assert 0 < silent < views.masked[..., 0].numel()
-    losses = teacher.teacher_losses(views, taught)
-    at = views.masked & (taught.sum(-1) > 0)
-    soft = F.cross_entropy(views.logits[at], taught[at].to(views.logits.dtype), reduction="none")
-    torch.testing.assert_close(losses[at], soft.nan_to_num(), rtol=1e-5, atol=1e-6) if not masks else None
-    assert torch.isfinite(losses).all() and (losses[~at] == 0).all()
-    assert torch.isfinite(model.losses(batch).parts["sid"])
-
-
 # Ranking
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("changes", [{}, {"sid_codebook_size": 4, "sid_num_digits": 2}], ids=str)
-@pytest.mark.parametrize("weight", [0.0, 0.7])
-def test_items_are_ranked_by_both_scores(options, weight, changes):
-    config, _, model, loader = build_tiny(options, item_head=True, sid_score_weight=weight, **ALL_POSITIONS, **changes)
+def test_items_are_ranked_by_the_item_head(options, changes):
+    config, _, model, loader = build_tiny(options, item_head=True, **ALL_POSITIONS, **changes)
     sid_index = model.semantic_ids.sid_index.tolist()
     items = torch.arange(41)
     vectors = model.network.embed_items(items, model.semantic_ids.lookup(items))
     ranks = {"all": [], "unseen": []}
     for _, batch in loader:
         scores = model.full_sort_predict(batch.interaction)
-        generated = model.generate(batch.interaction, model.beam_widths)
         states = model._encode(batch.interaction)
         for user in range(len(batch.target)):
             length = int(batch.interaction["item_length"][user])
             history = batch.interaction["item_id_list"][user, :length]
             logits = model.network.item_logits(states[user, length - 1][None], vectors, history[None])[0]
             log_prob = F.log_softmax(logits.float(), dim=0)
-            of_sids = dict(zip(generated.rows[user].tolist(), generated.scores[user].tolist()))
-            of_sids.pop(-1, None)
-            for item in range(1, 41):
-                expected = float(log_prob[item]) + weight * of_sids.get(sid_index[item], min(of_sids.values()))
-                assert float(scores[user, item]) == pytest.approx(expected, abs=1e-4)
+            assert scores[user, 1:].tolist() == pytest.approx(log_prob[1:].tolist(), abs=1e-4)
         candidates = model.candidates(batch.interaction, depth=40)
         top, sid_ranks = candidates.top_k(40, batch.seen), candidates.sid_target_rank(batch.target, batch.seen)
         seen = set(zip(*(part.tolist() for part in batch.seen)))
@@ -158,14 +118,14 @@ def test_items_are_ranked_by_both_scores(options, weight, changes):
 @pytest.mark.parametrize("changes", [{}, {"sid_codebook_size": 4, "sid_num_digits": 2}], ids=str)
 @pytest.mark.parametrize("normalize", [True, False])
 def test_generate_then_rank_with_all_branches_is_a_ranking_of_all_items(options, changes, normalize):
-    """Branches that hold every SID, and no weight on them: what the item head says, in both rankings and levels."""
-    settings = {"item_head": True, "sid_score_weight": 0.0, "normalize_codes": normalize, **ALL_POSITIONS, **changes}
+    """Branches that hold every SID: what the item head says, in both rankings and levels."""
+    settings = {"item_head": True, "normalize_codes": normalize, **ALL_POSITIONS, **changes}
     _, _, model, loader = build_tiny(options, beam_size=200, leaf_size=8, **settings)
-    assert model.scores_all
+    assert model.item_scoring == "full"
     for _, batch in loader:
-        model.scores_all = True
+        model.item_scoring = "full"
         full = model.candidates(batch.interaction, depth=40)
-        model.scores_all = False
+        model.item_scoring = "generated"
         some = model.candidates(batch.interaction, depth=40)
         for exclude in (None, batch.seen):
             assert torch.equal(some.top_k(40, exclude).items, full.top_k(40, exclude).items)
@@ -181,7 +141,7 @@ def test_generate_then_rank_with_all_branches_is_a_ranking_of_all_items(options,
 @torch.inference_mode()
 @pytest.mark.parametrize("leaf_size", [1, 3, 8])
 def test_generate_then_rank_scores_what_is_below_its_branches(options, leaf_size):
-    settings = {"item_head": True, "sid_score_weight": 0.7, "item_scoring": "generated", **ALL_POSITIONS}
+    settings = {"item_head": True, "item_scoring": "generated", **ALL_POSITIONS}
     _, _, model, loader = build_tiny(options, beam_size=10, leaf_size=leaf_size, **settings)
     ids, items = model.semantic_ids, torch.arange(41)
     vectors = model.network.embed_items(items, ids.lookup(items))
@@ -189,18 +149,17 @@ def test_generate_then_rank_scores_what_is_below_its_branches(options, leaf_size
         beams, states = model.generate_beams(batch.interaction), model._encode(batch.interaction)
         top = model.candidates(batch.interaction, depth=40).top_k(40)
         for user in range(len(batch.target)):
-            best = {}
+            below = set()
             for branch in range(beams.scores.shape[1]):
                 begin, length = beams.below.begin[user, branch], beams.below.length[user, branch]
                 assert length <= leaf_size
                 for row in beams.below.rows[begin : begin + length].tolist():
                     for item in torch.nonzero(ids.sid_index == row).flatten().tolist():
-                        best[item] = max(best.get(item, -torch.inf), float(beams.scores[user, branch]))
+                        below.add(item)
             length = int(batch.interaction["item_length"][user])
             history = batch.interaction["item_id_list"][user, :length]
             logits = model.network.item_logits(states[user, length - 1][None], vectors, history[None])[0]
-            log_prob = logits[sorted(best)].log_softmax(0)
-            expected = {item: float(p) + 0.7 * best[item] for item, p in zip(sorted(best), log_prob)}
+            expected = dict(zip(sorted(below), logits[sorted(below)].log_softmax(0).tolist()))
             order = sorted(expected, key=lambda item: (-expected[item], item))
             assert top.items[user, : len(order)].tolist() == order
             assert top.scores[user, : len(order)].tolist() == pytest.approx(
@@ -214,8 +173,62 @@ def test_large_catalogues_are_not_scored_whole(options, monkeypatch, caplog):
     monkeypatch.setattr(diffgrm_model, "FULL_SCORING", 30)
     caplog.set_level("INFO")
     config, _, model, _ = build_tiny(options, item_head=True, **ALL_POSITIONS)
-    assert not model.scores_all and "of 40 items, those below branches" in caplog.text
+    assert model.item_scoring == "generated" and "of 40 items, those below branches" in caplog.text
     assert not model.scores_every_item(config, 41) and model.scores_every_item(config, 29)
+
+
+@torch.inference_mode()
+def test_items_in_the_order_of_their_sids(options):
+    """item_scoring none: as a model without an item head ranks."""
+    _, _, model, loader = build_tiny(options, item_head=True, item_scoring="none", beam_size=10, **ALL_POSITIONS)
+    for _, batch in loader:
+        generated = model.generate(batch.interaction, [10])
+        expected = GeneratedItems(generated, model.semantic_ids, 40)
+        ranked = model.candidates(batch.interaction, depth=40)
+        assert torch.equal(ranked.top_k(40).items, expected.top_k(40).items)
+        assert torch.equal(ranked.target_rank(batch.target), expected.target_rank(batch.target))
+
+
+# The prior of codes
+
+
+@pytest.mark.parametrize("most", [64, 2])
+def test_the_prior_is_linear_in_the_state(options, most, monkeypatch):
+    """state . mean vector of a code's items + log of their number, item by item; of the first `most` items."""
+    monkeypatch.setattr(prior, "ITEMS_OF_A_CODE", most)
+    _, _, model, _ = build_tiny(options, item_head=True, code_prior=True, sid_codebook_size=8, **ALL_POSITIONS)
+    codes_of = model.semantic_ids.lookup(torch.arange(41)).tolist()
+    vectors = model._item_vectors(None)
+    state = torch.randn(5, vectors.shape[1], dtype=vectors.dtype)
+    found = model._prior(state)
+    absent = 0
+    for digit in range(model.semantic_ids.num_digits):
+        for code in range(8):
+            own = [item for item in range(1, 41) if codes_of[item][digit] == code]
+            absent += not own
+            if not own:
+                assert (found[:, digit, code] == -torch.inf).all()
+                continue
+            expected = state @ vectors[own[:most]].mean(0) + np.log(len(own))
+            torch.testing.assert_close(found[:, digit, code], expected.detach(), rtol=1e-4, atol=1e-5)
+    assert not found.requires_grad and 0 < absent < 20
+
+
+def test_the_decoder_adds_to_the_prior(options):
+    """In training and in the search; the item head learns nothing from it."""
+    settings = {"item_head": True, "code_prior": True, "sid_codebook_size": 8, **ALL_POSITIONS}
+    _, split, model, _ = build_tiny(options, **settings)
+    batch = split.train.inter_feat.cut(torch.arange(4))
+    states, targets = model._encode(batch), model.targets(batch)
+    history = model._history(states, batch["item_length"])
+    known = torch.full((4, 1, model.semantic_ids.num_digits), MASKED)
+    plain = model.network.predict(known, history._replace(prior=None))
+    torch.testing.assert_close(model.network.predict(known, history), plain + history.prior[:, None])
+    step, _ = model.search_parts(batch)
+    torch.testing.assert_close(step(known, None), (plain + history.prior[:, None]).log_softmax(-1))
+    loss, _ = model._sid_loss(states.detach(), targets)
+    loss.backward()
+    assert torch.isfinite(loss) and model.network.id_embedding.grad is None
 
 
 # Runs
@@ -228,7 +241,7 @@ def test_large_catalogues_are_not_scored_whole(options, monkeypatch, caplog):
         {"enable_amp": True},
         ALL_POSITIONS,
         {**ALL_POSITIONS, "decoder_targets": 1, "encoder_dropout_prob": 0.5},
-        {**ALL_POSITIONS, "item_scoring": "generated", "leaf_size": 5},
+        {**ALL_POSITIONS, "item_scoring": "generated", "leaf_size": 5, "code_prior": True},
     ],
     ids=str,
 )
@@ -239,7 +252,10 @@ def test_runs_and_recommends(options, changes):
         assert set(entry["loss_parts"]) == {"sid", "item"}
         assert sum(entry["loss_parts"].values()) == pytest.approx(entry["loss"])
     assert result.curve[-1]["loss"] < result.curve[0]["loss"]
-    assert result.test["all"]["sid_recall@10"] >= result.test["all"]["recall@10"] and result.sid_shares["filled"] == 0
+    assert (
+        result.test["all"]["sid_recall@10"] >= result.test["all"]["recall@10"]
+        and result.sid_shares.get("filled", 0) == 0
+    )
     recommended = Recommender.load(result.run_dir).recommend([["i1", "i2", "i3"]], k=7)[0]
     assert len(recommended) == 7
     assert [one.score for one in recommended] == sorted((one.score for one in recommended), reverse=True)
@@ -315,8 +331,8 @@ def test_runs_and_recommends_with_text(options, vectors, tmp_path):
     for result in (made, ready):
         assert len(Recommender.load(result.run_dir).recommend([["i1", "i2", "i3"]], k=7)[0]) == 7
     assert made.config_hash != ready.config_hash
-    with pytest.raises(UserError, match=r"sid_score_weight.*item_head"):
-        Recommender.load(run("DiffGRM", "tiny", **options).run_dir, sid_score_weight=0.5)
+    with pytest.raises(UserError, match=r"item_scoring.*item_head"):
+        Recommender.load(run("DiffGRM", "tiny", **options).run_dir, item_scoring="full")
     run("DiffGRM", "tiny", **{**settings, "sid_quantizer": "random"}, sid_text_encoder=vectors[0])  # codes need no text
 
 

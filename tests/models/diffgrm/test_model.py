@@ -238,7 +238,7 @@ def test_overfits(options, tmp_path):
         "dropout_prob": 0.0,
     }
     last = run("DiffGRM", "tiny", **settings).curve[-1]
-    assert last["loss"] < 0.02
+    assert last["loss"] < 0.03
     assert min(last["statistics"]["digit_accuracy"]) == 1
     assert min(last["statistics"]["digit_confidence"]) > 0.95
 

@@ -18,7 +18,9 @@ CONFLICTS = [  # overrides, what the message must name
     ({**ALL_POSITIONS, "max_history": 50}, ["sample_unit", "max_history: ~"]),
     ({"decoder_targets": 2}, ["decoder_targets", "sample_unit"]),
     # Item head
-    ({"sid_score_weight": 0.5}, ["sid_score_weight", "item_head"]),
+    ({"code_prior": True}, ["code_prior", "item_head"]),
+    ({"item_scoring": "full"}, ["item_scoring", "item_head"]),
+    ({"item_head": True, "item_scoring": "none", "leaf_size": 9}, ["leaf_size", "item_scoring"]),
     ({"item_text": True}, ["item_text", "item_head"]),
     ({"item_head": True, "decoding": "unconstrained"}, ["item_head", "decoding: constrained"]),
     ({"item_head": True, "sid_collision_order": "number"}, ["sid_collision_order", "item_head"]),
@@ -62,7 +64,7 @@ def test_keys_that_do_not_fit(overrides, words):
     "overrides",
     [
         {**ALL_POSITIONS, "decoder_targets": 2},
-        {"item_head": True, "item_text": True, "sid_score_weight": 0.0},
+        {"item_head": True, "item_text": True, "item_scoring": "generated", "leaf_size": 9},
         {"sid_collision_order": "number"},
         {"noising": "coherent", "coherent_paths": 2, "mask_schedule": [1, 4]},
         {"noising": "random", "random_ratio": 0.5, "n_views": 9},
@@ -90,7 +92,7 @@ def test_keys_of_every_noising_are_keys_of_diffgrm():
 def test_what_keys_affect():
     """A finished run recommends with other keys of evaluation, and is tested again with others of validation too."""
     keys = DiffGRM.Options.keys
-    of_decoding = {"decoding", "path_merge", "beam_size", "decoding_memory", "sid_score_weight"}
+    of_decoding = {"decoding", "path_merge", "beam_size", "decoding_memory", "item_scoring"}
     assert of_decoding <= keys("evaluation") and "valid_beam_size" in keys("validation")
     assert not (of_decoding | {"valid_beam_size"}) & keys("training")
     of_training = {"hidden_size", "item_head", "noising", "sid_num_digits", "learning_rate"}
