@@ -27,14 +27,19 @@ def group_metrics(ranks: Numbers, values: dict[str, Numbers], topk: Sequence[int
     cut_offs = sorted({*topk, TESTED_K})
     groups: Groups = {}
     for grouping, of_targets in values.items():
-        edges = EDGES[grouping]
-        number = np.searchsorted(edges, of_targets, side="right") - 1
         groups[grouping] = [
-            {"group": name, "targets": int((number == index).sum()), **_metrics(ranks[number == index], cut_offs)}
-            for index, name in enumerate(_names(edges))
-            if (number == index).any()
+            {"group": name, "targets": int(is_member.sum()), **_metrics(ranks[is_member], cut_offs)}
+            for name, is_member in split_targets(grouping, of_targets).items()
         ]
     return groups
+
+
+def split_targets(grouping: str, of_targets: Numbers) -> dict[str, Numbers]:
+    """{group: [targets] bool}, from a value of each target; groups without targets are left out."""
+    edges = EDGES[grouping]
+    number = np.searchsorted(edges, of_targets, side="right") - 1
+    members = {name: number == index for index, name in enumerate(_names(edges))}
+    return {name: is_member for name, is_member in members.items() if is_member.any()}
 
 
 def _names(edges: Sequence[int]) -> list[str]:

@@ -1,5 +1,7 @@
 """Whether two models differ: a paired t-test on the users' NDCG@10."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,3 +30,14 @@ def paired_p_value(first: Floats, second: Floats) -> float:
     from scipy import stats  # takes long to import
 
     return float(stats.ttest_rel(first, second).pvalue)
+
+
+def correct_p_values(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's correction for several tests: the smallest p-value times their number, the next one times one fewer, ...,
+    none smaller than one before it. NaN, where there was no test, stays."""
+    tested = sorted((name for name in p_values if not math.isnan(p_values[name])), key=lambda name: p_values[name])
+    corrected, largest = dict(p_values), 0.0
+    for number, name in enumerate(tested):
+        largest = max(largest, min(1.0, p_values[name] * (len(tested) - number)))
+        corrected[name] = largest
+    return corrected

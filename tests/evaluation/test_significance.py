@@ -1,10 +1,12 @@
 """The paired t-test, against its textbook formula."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from recbole_diffgrm.evaluation.significance import ndcg_at, paired_p_value
+from recbole_diffgrm.evaluation.significance import correct_p_values, ndcg_at, paired_p_value
 
 MISSED = np.iinfo(np.int32).max  # rank of a target that is not ranked
 
@@ -31,3 +33,19 @@ def test_p_value_without_variance():
     assert paired_p_value(values, values) == 1.0
     assert np.isnan(paired_p_value(values[:1], values[1:2]))
     assert np.isnan(paired_p_value(values, values + 0.5))
+
+
+def test_corrected_p_values():
+    """Holm's method is the closed test of Bonferroni's: of all sets of tests that a test is in, the least certain."""
+    draw = np.random.default_rng(3)
+    for count in (1, 2, 5):
+        p_values = {f"m{number}": float(p) for number, p in enumerate(draw.random(count) ** 4)}
+        corrected = correct_p_values(p_values)
+        assert list(corrected) == list(p_values)
+        for name in p_values:
+            sets = [s for size in range(1, count + 1) for s in itertools.combinations(p_values, size) if name in s]
+            expected = max(min(1.0, len(s) * min(p_values[other] for other in s)) for s in sets)
+            assert corrected[name] == pytest.approx(expected, abs=1e-12)
+    with_none = correct_p_values({"a": 0.03, "b": float("nan"), "c": 0.01})
+    assert with_none["c"] == 0.02 and with_none["a"] == 0.03 and np.isnan(with_none["b"])
+    assert correct_p_values({}) == {}
