@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from recbole_diffgrm import processes
@@ -91,6 +92,14 @@ def working(level: str = "INFO") -> Iterator[None]:
     with log_to_screen(level):
         logger.info("loading libraries (torch, RecBole)")
         yield
+
+
+def open_report(path: Path) -> None:
+    """In the browser, if it could be written and there is one."""
+    import webbrowser
+
+    if path.exists() and not webbrowser.open(path.resolve().as_uri()):
+        print(f"there is no browser here to open {path}", file=sys.stderr)
 
 
 def print_error(error: object) -> None:

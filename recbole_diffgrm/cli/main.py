@@ -11,6 +11,7 @@ from recbole_diffgrm import __version__, processes
 from recbole_diffgrm.cli.arguments import (
     check_different,
     exit_code,
+    open_report,
     parse_arguments,
     print_error,
     split_files,
@@ -18,6 +19,7 @@ from recbole_diffgrm.cli.arguments import (
     working,
 )
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.experiments.reports.page import REPORT_FILE
 
 USAGE = """\
 Train, test and compare DiffGRM, other models of this project and RecBole's sequential recommenders.
@@ -46,6 +48,7 @@ How to run
   --output_dir=FOLDER        where run directories go (default: runs)
   --save_topk=K              save the K best items of every test user
   --repeatable=False         filter seen items (those of the user's history) out of every ranking
+  --open                     open the report in the browser at the end
 
 Use a finished run
   --retest=RUN               test its weights with other settings, without training: --beam_size=64 --topk=[5,20] ...
@@ -54,6 +57,7 @@ Use a finished run
   --topk=K                   how many to recommend (default: 10)
   --explain                  show in which order the digits of each SID were filled, and with what probability
   --skip_unknown             ignore item ids that the model does not know, instead of refusing them
+  python -m recbole_diffgrm.report RUN     write its report again (--help says of what else)
 
 Any key of properties/*.yaml or of RecBole can be set: --epochs=N --learning_rate=X --beam_size=N ...
   --help KEY                 describes one key; docs/configuration.md has them all
@@ -65,7 +69,7 @@ Values are YAML, those of text keys as they are typed. Precedence: RecBole's def
 Exit codes: 0 done, 1 a model of a comparison failed, 2 wrong input, 130 and 143 stopped by a signal (state saved).
 """
 
-FLAGS = {"resume", "rerun", "explain", "skip_unknown"}
+FLAGS = {"resume", "rerun", "explain", "skip_unknown", "open"}
 # Words of the command line that are not configuration keys.
 COMMANDS = FLAGS | {
     "help",
@@ -118,6 +122,8 @@ def _main(options: dict[str, Any], arguments: Sequence[str]) -> int:
     if "recommend" in options:
         if num_processes > 1 or processes.world() > 1:
             raise UserError("--recommend is the work of one process: leave nproc and torchrun out")
+        if "open" in options:
+            raise UserError("--open shows the report of a run: --recommend writes none")
         return _recommend(options.pop("recommend"), options)
     for key in {"history", "explain", "skip_unknown"} & set(options):
         raise UserError(f"--{key} belongs to --recommend=RUN")
@@ -129,18 +135,19 @@ def _main(options: dict[str, Any], arguments: Sequence[str]) -> int:
         raise UserError("--resume and --rerun: give one of them")
     if seeds and "seed" in options:
         raise UserError("--seed and --seeds: give one of them")
+    is_open = options.pop("open", False)
     log_level = _check(models, dataset, config_files, seeds, options)
     if num_processes > 1:
         return _launch(num_processes, arguments)
     with working(log_level):
         if len(models) > 1 or len(seeds) > 1:
-            return _compare(models, dataset, config_files, seeds, options)
+            return _compare(models, dataset, config_files, seeds, options, is_open)
         from recbole_diffgrm.experiments.pipeline import run
 
         options.pop("rerun", None)
         if seeds:
             options["seed"] = seeds[0]
-        return _print_result(run(models[0], dataset, config_files, **options))
+        return _print_result(run(models[0], dataset, config_files, **options), is_open)
 
 
 def _parse_processes(options: dict[str, Any]) -> int:
@@ -184,7 +191,7 @@ def _check(models: list[str], dataset: str, config_files: list[str], seeds: list
 
 
 def _compare(
-    models: list[str], dataset: str, config_files: list[str], seeds: list[int], options: dict[str, Any]
+    models: list[str], dataset: str, config_files: list[str], seeds: list[int], options: dict[str, Any], is_open: bool
 ) -> int:
     from recbole_diffgrm.experiments.comparison import compare
 
@@ -192,6 +199,8 @@ def _compare(
     failed = [(row.name, error) for row in comparison.rows for error in row.errors]
     if processes.is_first():
         print(f"\n{comparison}")
+        if is_open and comparison.path:
+            open_report(comparison.path / REPORT_FILE)
         if comparison.warning:
             print(f"warning: {comparison.warning}", file=sys.stderr)
         for name, error in failed:
@@ -205,13 +214,14 @@ def _compare(
 def _retest(run_dir: Any, options: dict[str, Any], num_processes: int, arguments: Sequence[str]) -> int:
     from recbole_diffgrm.experiments.changes import check_retest
 
+    is_open = options.pop("open", False)
     values = _check_changes("retest", run_dir, options, check_retest)
     if num_processes > 1:
         return _launch(num_processes, arguments)
     with working(values["state"]):
         from recbole_diffgrm.experiments.pipeline import retest
 
-        return _print_result(retest(run_dir, **options))
+        return _print_result(retest(run_dir, **options), is_open)
 
 
 def _check_changes(
@@ -227,9 +237,11 @@ def _check_changes(
     return check(finished.model, get_options(finished.model, run_dir), finished.config, changes)
 
 
-def _print_result(result: Any) -> int:
+def _print_result(result: Any, is_open: bool) -> int:
     if processes.is_first():
         print(f"\n{result}")
+        if is_open:
+            open_report(result.run_dir / REPORT_FILE)
     return 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recbole_diffgrm.cli.arguments import check_alone, exit_code, parse_arguments, print_error, working
+from recbole_diffgrm.cli.arguments import check_alone, exit_code, open_report, parse_arguments, print_error, working
 from recbole_diffgrm.config.layers import read_yaml
 from recbole_diffgrm.errors import Interrupted, UserError
 from recbole_diffgrm.files import make_folder, read_text, write_text
@@ -26,7 +26,8 @@ Run the unfinished runs of a study one after the other, then write its results.
                          can share a plan (on two cores: two, each with OMP_NUM_THREADS=1)
   --report               run nothing: gather the finished runs, and write the results
   --render               write only the page and charts, from results/<study>.json; needs no data and no runs
-  --results=FOLDER       where <study>.json, .md and .png are written (default: results)
+  --results=FOLDER       where <study>.json, .md, .html and .png are written (default: results)
+  --open                 open the report, <study>.html, in the browser at the end
   --readme=FILE          also update the table between <!-- <study> --> and <!-- end of <study> --> in this file
   --data_path --output_dir --cache_dir ...   as for run_recbole_diffgrm.py, if they do not affect results
 
@@ -35,7 +36,7 @@ results/<study>.json, as long as the plan, its presets and its config files stil
 are trained again.
 The format of a plan is in recbole_diffgrm/experiments/study/plan.py.
 """
-FLAGS = {"report", "render"}
+FLAGS = {"report", "render", "open"}
 TEXTS = {"only", "results", "readme"}
 
 
@@ -63,7 +64,7 @@ def _run_study(path: Path, options: dict[str, Any]) -> int:
     from recbole_diffgrm.experiments.study.summary import Summary
 
     plan = read_plan(path)
-    report, render = options.pop("report", False), options.pop("render", False)
+    report, render, is_open = (options.pop(flag, False) for flag in ("report", "render", "open"))
     results, readme = Path(_pop_text(options, "results") or "results"), _pop_text(options, "readme")
     if readme:
         page.check_marks(read_text(Path(readme), if_missing="--readme names a file with a table to update"), path.stem)
@@ -86,7 +87,7 @@ def _run_study(path: Path, options: dict[str, Any]) -> int:
     elif options:
         raise UserError(f"--{next(iter(options))}: --render reads only {summary_path}")
     # From the file in either case: whoever has it can write the same page.
-    _write(Summary.load(summary_path), path.stem, results, readme)
+    _write(Summary.load(summary_path), path.stem, results, readme, is_open)
     for name, error in failed:
         print_error(f"{name}: {error}")
     return 1 if failed else 0
@@ -135,7 +136,9 @@ def _gather(plan: "Plan", options: dict[str, Any], path: Path, earlier: "Summary
     summary.save(path)
 
 
-def _write(summary: "Summary", name: str, results: Path, readme: str) -> None:
+def _write(summary: "Summary", name: str, results: Path, readme: str, is_open: bool) -> None:
+    from recbole_diffgrm.experiments.reports import study as study_report
+    from recbole_diffgrm.experiments.reports.page import try_to_write
     from recbole_diffgrm.experiments.study import charts, page
 
     page_path = results / f"{name}.md"
@@ -146,6 +149,11 @@ def _write(summary: "Summary", name: str, results: Path, readme: str) -> None:
     if readme:
         write_text(page.update_readme(read_text(Path(readme)), summary, name), Path(readme))
     print(f"results: {page_path}")
+    html = try_to_write(f"{name}.html", lambda: study_report.write(summary, name, results))
+    if html:
+        print(f"report: {html}")
+    if html and is_open:
+        open_report(html)
 
 
 def _pop_text(options: dict[str, Any], key: str) -> str:

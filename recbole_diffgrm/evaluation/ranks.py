@@ -33,7 +33,9 @@ def describe_ranking(ranking: str, mode: str) -> str:
     return f"sampled items ({mode})" + (f", {RANKINGS[ranking]}" if ranking == "unseen" else "")
 
 
-def save_ranks(run_dir: Path, users: Array, targets: Array, ranks: Mapping[str, Any]) -> None:
-    """ranks.npz: each test target with its user, and its rank by `rank_name`."""
+def save_ranks(
+    run_dir: Path, users: Array, targets: Array, ranks: Mapping[str, Any], of_targets: Mapping[str, Any]
+) -> None:
+    """ranks.npz: each test target with its user, its rank by `rank_name`, and what it is grouped by."""
     with atomic_write(run_dir / RANKS_FILE) as file:
-        np.savez_compressed(file, user=users, target=targets, **ranks)
+        np.savez_compressed(file, user=users, target=targets, **ranks, **of_targets)

@@ -19,6 +19,7 @@ only the ranking `unseen` is there.
 import csv
 import io
 import itertools
+import json
 import logging
 import traceback
 from collections.abc import Mapping, Sequence
@@ -42,14 +43,18 @@ from recbole_diffgrm.evaluation.sid_metrics import SID_SHARES, is_sid_metric
 from recbole_diffgrm.evaluation.significance import TESTED_METRIC
 from recbole_diffgrm.experiments import results_table
 from recbole_diffgrm.experiments.pipeline import run_config
+from recbole_diffgrm.experiments.reports import comparison as comparison_report
+from recbole_diffgrm.experiments.reports.page import REPORT_FILE, try_to_write
 from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.results_table import NO_VALUE, Row, describe
-from recbole_diffgrm.files import make_folder, write_json, write_text, writing
+from recbole_diffgrm.files import make_folder, reading, write_json, write_text, writing
 from recbole_diffgrm.models import build_config
 from recbole_diffgrm.screen import log_to_screen
 from recbole_diffgrm.training.tracking import check_installed
 
 logger = logging.getLogger(__name__)
+
+COMPARISON_FILE = "comparison.json"
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,9 @@ class Comparison:
         """What the command line prints."""
         tables = [f"{self.dataset}: test metrics, {at}\n\n{table}" for at, table in self.tables("screen").items()]
         runs = [f"{run.model}, seed {run.seed}: {run.run_dir}" for row in self.rows for run in row.runs]
-        return "\n\n".join([*tables, "\n".join([*runs, *([f"comparison: {self.path}"] if self.path else [])])])
+        places = [f"comparison: {self.path}"] if self.path else []
+        places += [f"report: {self.path / REPORT_FILE}"] if self.path and (self.path / REPORT_FILE).exists() else []
+        return "\n\n".join([*tables, "\n".join([*runs, *places])])
 
     def _repr_markdown_(self) -> str:
         """In notebooks."""
@@ -282,10 +289,27 @@ def _save(comparison: Comparison, parent: Path) -> Path:
         break
     write_text(_to_markdown(comparison), path / "comparison.md")
     write_text(_to_csv(comparison), path / "comparison.csv")
-    write_json(_to_json(comparison), path / "comparison.json")
+    write_json(_to_json(comparison), path / COMPARISON_FILE)
     if any(row.runs for row in comparison.rows):
         _draw(comparison, path / "comparison.png")
+        try_to_write(REPORT_FILE, lambda: comparison_report.write(replace(comparison, path=path)))
     return path
+
+
+def load(path: Path) -> Comparison:
+    """A saved one, with the results of its runs: where they were, or beside it."""
+    file = path / COMPARISON_FILE
+    with reading(file):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        rows, p_values = [], {}
+        for model in content["models"]:
+            run_dirs = [Path(run["run_dir"]) for run in model["runs"]]
+            found = [run_dir if run_dir.is_dir() else path.resolve().parent / run_dir.name for run_dir in run_dirs]
+            runs = [RunResult.load(run_dir) for run_dir in found]
+            rows.append(Row(model["model"], runs, [Exception(error) for error in model["errors"]]))
+            p_values[model["model"]] = model["p_values"]
+        metrics = next(([name.lower() for name in metric_names(run.config)] for row in rows for run in row.runs), [])
+        return Comparison(content["dataset"], metrics, rows, content["best"], p_values, path)
 
 
 def _to_markdown(comparison: Comparison) -> str:

@@ -26,13 +26,16 @@ from recbole_diffgrm.data.source import check_files
 from recbole_diffgrm.data.splits import Split, make_split, sample_test_users, sample_users
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.evaluation.evaluator import Evaluation, asked_ranking, evaluate
-from recbole_diffgrm.evaluation.groups import Groups, group_metrics
+from recbole_diffgrm.evaluation.groups import group_metrics
 from recbole_diffgrm.evaluation.intervals import Intervals, bootstrap_intervals, metric_of_targets
 from recbole_diffgrm.evaluation.ranks import save_ranks
 from recbole_diffgrm.evaluation.sid_metrics import is_sid_metric
-from recbole_diffgrm.experiments import environment, item_table, run_directory
+from recbole_diffgrm.experiments import environment, examples, item_table, run_directory
 from recbole_diffgrm.experiments.changes import check_retest
+from recbole_diffgrm.experiments.examples import EXAMPLES_FILE
 from recbole_diffgrm.experiments.item_data import attach_item_data, current_sid_digest
+from recbole_diffgrm.experiments.reports import run as run_report
+from recbole_diffgrm.experiments.reports.page import REPORT_FILE, try_to_write
 from recbole_diffgrm.experiments.result import RunResult, hash_files
 from recbole_diffgrm.experiments.run_directory import RunDirectory
 from recbole_diffgrm.files import atomic_write, first_line
@@ -205,6 +208,7 @@ def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: 
     started = time.monotonic()
     tested = _test(config, model, test, stop)
     asked = tested.get(asked_ranking(config))
+    of_targets = _describe_targets(split, test.samples) if test else {}
     result = RunResult(
         model=config.model,
         dataset=config.dataset,
@@ -215,7 +219,8 @@ def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: 
         test={ranking: evaluation.metrics for ranking, evaluation in tested.items()},
         test_intervals=_intervals(config, test, tested),
         groups={
-            ranking: _group(config, split, test.samples, evaluation) for ranking, evaluation in tested.items() if test
+            ranking: group_metrics(evaluation.ranks.numpy(), of_targets, config["topk"])
+            for ranking, evaluation in tested.items()
         },
         weights_of=weights.config_hash if weights else "",
         sid_digest=sid_digest,
@@ -234,22 +239,32 @@ def _train_and_test(config: Config, config_hash: str, opened: OpenRun, weights: 
         config=config.values,
         environment=described,
     )
-    return processes.from_first(lambda: _save_result(result, split.test, tested, tracker))
+    return processes.from_first(lambda: _save_result(config, model, result, test, tested, of_targets, tracker))
 
 
 def _save_result(
-    result: RunResult, test_set: FlatSequentialDataset, tested: dict[str, Evaluation], tracker: Tracking
+    config: Config,
+    model: Any,
+    result: RunResult,
+    test: EvalLoader | None,
+    tested: dict[str, Evaluation],
+    of_targets: dict[str, np.ndarray],
+    tracker: Tracking,
 ) -> RunResult:
-    """With the rankings, the one asked for first, and the checksums of all files."""
-    test_metrics = next(iter(result.test.values()), {})
-    if tested:
-        _save_rankings(result.run_dir, test_set, tested)
-    result = replace(result, sha256=hash_files(result.run_dir))
+    """With the rankings, the one asked for first, the checksums of all files, and a report."""
+    test_metrics, run_dir = next(iter(result.test.values()), {}), result.run_dir
+    if test:
+        _save_rankings(run_dir, test.dataset, tested, of_targets)
+    result = replace(result, sha256=hash_files(run_dir))
     if test_metrics:
         tracker.log({f"test/{name}": value for name, value in test_metrics.items()}, result.best_epoch or 0)
     result.save()
     if test_metrics:
         logger.info("test " + ", ".join(f"{name} {value:.4f}" for name, value in test_metrics.items()))
+    if test:
+        users = test.dataset
+        try_to_write(EXAMPLES_FILE, lambda: examples.save(config, model, users, item_table.load(result), run_dir))
+    try_to_write(REPORT_FILE, lambda: run_report.write(result))
     return result
 
 
@@ -330,13 +345,12 @@ def _intervals(config, test: EvalLoader | None, tested: dict[str, Evaluation]) -
     return found
 
 
-def _group(config, split: Split, samples: PrefixSamples, evaluation: Evaluation) -> Groups:
-    """Metrics of a test by groups of its targets."""
-    of_targets = {
+def _describe_targets(split: Split, samples: PrefixSamples) -> dict[str, np.ndarray]:
+    """What test targets are grouped by (evaluation.groups): [targets] each."""
+    return {
         "history_length": samples.flat.num_known[samples.rows.long()].numpy(),
         "popularity": split.popularity[samples[split.dataset.iid_field]].numpy(),
     }
-    return group_metrics(evaluation.ranks.numpy(), of_targets, config["topk"])
 
 
 def _valid_loader(config, split: Split) -> EvalLoader | None:
@@ -428,7 +442,9 @@ def _announce(config: Config, finished: RunResult) -> None:
         print("  it is of a version that may have made other semantic IDs. --rerun trains it again")
 
 
-def _save_rankings(run_dir: Path, test_set: FlatSequentialDataset, tested: dict[str, Evaluation]) -> None:
+def _save_rankings(
+    run_dir: Path, test_set: FlatSequentialDataset, tested: dict[str, Evaluation], of_targets: dict[str, np.ndarray]
+) -> None:
     """ranks.npz, and topk.tsv where asked for."""
     samples = test_set.inter_feat
     users = np.asarray(test_set.id2token(test_set.uid_field, samples[test_set.uid_field]), dtype=str)
@@ -436,7 +452,7 @@ def _save_rankings(run_dir: Path, test_set: FlatSequentialDataset, tested: dict[
     named: dict[str, np.ndarray] = {}
     for ranking, evaluation in tested.items():
         named |= {name: ranks.numpy() for name, ranks in evaluation.named_ranks(ranking).items()}
-    save_ranks(run_dir, users, targets, named)
+    save_ranks(run_dir, users, targets, named, of_targets)
     top = next(iter(tested.values())).top
     if top is None:
         return

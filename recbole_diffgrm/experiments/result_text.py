@@ -7,6 +7,7 @@ from recbole_diffgrm.evaluation.groups import TITLES
 from recbole_diffgrm.evaluation.ranks import LEVELS, describe_ranking
 from recbole_diffgrm.evaluation.sid_metrics import describe_shares, is_sid_metric
 from recbole_diffgrm.evaluation.significance import TESTED_METRIC
+from recbole_diffgrm.experiments.reports.page import REPORT_FILE
 from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.results_table import NO_VALUE, describe_sample, format_table, shown_metrics
 from recbole_diffgrm.words import count
@@ -22,7 +23,9 @@ def describe_result(result: RunResult, style: str = "screen") -> str:
     for grouping, lines in next(iter(result.groups.values()), {}).items():
         cells = [[line["group"], line["targets"], f"{line[TESTED_METRIC]:.4f}"] for line in lines]
         parts.append(format_table(cells, [f"test, {TITLES[grouping]}", "targets", TESTED_METRIC], style))
-    return "\n\n".join([*parts, f"results: {result.run_dir}"])
+    report = result.run_dir / REPORT_FILE
+    places = [f"results: {result.run_dir}", *([f"report: {report}"] if report.exists() else [])]
+    return "\n\n".join([*parts, "\n".join(places)])
 
 
 def _describe_training(result: RunResult) -> str:

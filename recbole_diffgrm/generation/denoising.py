@@ -63,10 +63,9 @@ def trace(
             wanted[row] = beams.order[0, branch_of[sid]]
     step, constraint = model.search_parts(batch[[0] * len(sids)])  # a copy of the user for each path
     order, of_steps = follow(step, constraint, torch.tensor(sids, device=wanted.device), wanted)
-    traces = []
+    everything, traces = _ItemsLeft.all(model.semantic_ids), []
     for row, sid in enumerate(sids):
-        left = _ItemsLeft.all(model.semantic_ids)
-        num_items, steps, is_generated = left.count(), [], sid in branch_of
+        left, steps, is_generated = everything, [], sid in branch_of
         path = order[row][wanted[row] != ANY] if is_generated else order[row]
         for digit, children in zip(path.tolist(), of_steps):
             own = torch.nonzero(children.parent == row).flatten()
@@ -74,7 +73,7 @@ def trace(
             left = left.with_code(digit, sid[digit])
             shown = [titles[number] for number in left.numbers[:num_titles].tolist()]
             steps.append(DenoisingStep(chosen, others, shown))
-        traces.append(Denoising(list(sid), is_generated, num_items, steps))
+        traces.append(Denoising(list(sid), is_generated, len(everything.numbers), steps))
     return traces
 
 
@@ -128,8 +127,7 @@ def _weigh(
     shown = torch.cat([order[is_taken], order[~is_taken][:num_alternatives]])
     parts = (part[shown].tolist() for part in (children.digit, children.code, children.log_prob.exp()))
     chosen, *others = (
-        Choice(digit, code, probability, left.with_code(digit, code).count())
-        for digit, code, probability in zip(*parts)
+        Choice(digit, code, probability, left.count(digit, code)) for digit, code, probability in zip(*parts)
     )
     return chosen, others
 
@@ -150,5 +148,5 @@ class _ItemsLeft:
         has_code = self.sids[:, digit] == code
         return _ItemsLeft(self.numbers[has_code], self.sids[has_code])
 
-    def count(self) -> int:
-        return len(self.numbers)
+    def count(self, digit: int, code: int) -> int:
+        return int((self.sids[:, digit] == code).sum())

@@ -40,6 +40,7 @@ class AutoregressiveModel(SearchModel):
     """A subclass has the network: an encoder, a decoder, and one embedding per code for input and output."""
 
     variable_length = True
+    generates_stepwise = True
     label_smoothing = 0.0
     logit_scale = 1.0
     sizes: Sizes

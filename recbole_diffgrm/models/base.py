@@ -79,6 +79,7 @@ class ModelInterface(ABC):
     variable_length: ClassVar[bool] = False  # scores do not change when right padding is trimmed off
     # State that is made from the data again when a run goes on, too large to be saved again and again.
     rebuilt_state: ClassVar[tuple[str, ...]] = ("semantic_ids.", "text_vectors")
+    generates_stepwise: ClassVar[bool] = False  # semantic IDs; it has `generate_beams` and `search_parts`
 
     @classmethod
     def needs_sids(cls, config) -> bool:

@@ -32,7 +32,7 @@ def test_comparison(options, capsys):
     (folder,) = (Path(options["output_dir"]) / "tiny").glob("comparison-*")
     content = json.loads((folder / "comparison.json").read_text())
     assert [row["model"] for row in content["models"]] == models
-    assert sorted(path.suffix for path in folder.iterdir()) == [".csv", ".json", ".md", ".png"]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".csv", ".html", ".json", ".md", ".png"]
     table = list(csv.DictReader((folder / "comparison.csv").read_text().splitlines()))
     assert [(row["model"], row["seed"]) for row in table] == [(m, s) for m in models for s in ("1", "2")]
     assert "| SASRec" in (folder / "comparison.md").read_text()
@@ -216,7 +216,7 @@ def test_a_comparison_prints_as_its_tables(options, capsys, monkeypatch):
         assert "tiny: test metrics, SID level" in tables and "Comparison(" not in tables
         assert "recall@10" in tables and "hit@10" not in tables
         assert files.splitlines()[0] == f"Pop, seed 1: {comparison.rows[0].runs[0].run_dir}"
-        assert files.endswith(f"comparison: {comparison.path}")
+        assert files.endswith(f"comparison: {comparison.path}\nreport: {comparison.path / 'report.html'}")
     page = (comparison.path / "comparison.md").read_text()
     assert "hit@" not in page and comparison._repr_markdown_() == page
     assert "hit@10" in (comparison.path / "comparison.csv").read_text()  # programs get everything

@@ -35,9 +35,11 @@ def test_run_directory(options):
     assert sorted(path.name for path in directory.iterdir()) == [
         "best.pt",
         "config.yaml",
+        "examples.json",
         "items.tsv",
         "log.txt",
         "ranks.npz",
+        "report.html",
         "result.json",
         "tensorboard",
         "topk.tsv",

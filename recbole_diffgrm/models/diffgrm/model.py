@@ -45,6 +45,7 @@ class DiffGRM(SearchModel):
     Options = DiffGRMOptions
     family = "generative"
     variable_length = True
+    generates_stepwise = True
     sample_units = ("prefix", "sequence")
 
     def __init__(self, config, dataset):
