@@ -34,7 +34,7 @@ ORDER = [
     "register",
     "cli",
 ]
-ENTRY_POINTS = ("__init__.py", "quick_start.py", "study.py", "tune.py")  # at the top of the package
+ENTRY_POINTS = ("__init__.py", "quick_start.py", "report.py", "study.py", "tune.py")  # at the top of the package
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__main__.py")
 
 
@@ -103,7 +103,15 @@ def _code_of(text: str) -> str:
 
 def test_tests_mirror_the_package():
     tests = ROOT / "tests"
-    behavior = {"test_resume", "test_faults", "test_item_head", "test_registry", "test_command", "test_protocols"}
+    behavior = {
+        "test_resume",
+        "test_faults",
+        "test_item_head",
+        "test_registry",
+        "test_command",
+        "test_protocols",
+        "test_browser",
+    }
     for path in sorted(tests.rglob("test_*.py")):
         folder = PACKAGE / path.relative_to(tests).parent
         if path.parent in (tests, tests / "fuzz") or path.stem in behavior:

@@ -24,6 +24,7 @@ def test_properties_ship_in_the_wheel(tmp_path):
     files = set(zipfile.ZipFile(wheel).namelist())
     expected = {f"recbole_diffgrm/{path.relative_to(ROOT)}" for path in (ROOT / "properties").rglob("*.yaml")}
     expected |= {str(path.relative_to(ROOT)) for path in (ROOT / "recbole_diffgrm").rglob("*.py")}
+    expected |= {str(path.relative_to(ROOT)) for path in (ROOT / "recbole_diffgrm").rglob("templates/*.*")}
     assert expected <= files
     assert any(name.endswith("properties/dataset/Amazon.yaml") for name in files)
 
