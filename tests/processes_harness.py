@@ -10,11 +10,16 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
 
 from recbole_diffgrm import checkpoint, processes
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.experiments import pipeline
+from recbole_diffgrm.tokenizer import text_encoder
 from recbole_diffgrm.training import exchange, trainer
 
 MODELS = ("SASRec", "DiffGRM", "RPG", "S3Rec", "Pop")
@@ -27,6 +32,34 @@ def command(data: Path, work: Path, **options: object) -> list[str]:
     files = {"config_files": f"{data / 'tiny.yaml'} {work / 'no_dropout.yaml'}"}
     options = {"dataset": "tiny", "data_path": data, **files, "epochs": 3, **SETTINGS, **options}
     return [f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()]
+
+
+FROM_TEXT = {"model": "DiffGRM", "epochs": 1, "sid_quantizer": "rq_kmeans", "sid_text_fields": "[title]"}
+
+
+class StubEncoder:
+    device = "cpu"
+
+    def get_embedding_dimension(self) -> int:
+        return 8
+
+
+@contextmanager
+def stub_encoder() -> Iterator[list[str]]:
+    """Instead of a sentence encoder, which takes seconds to load. Gives the texts that it has encoded."""
+    encoded: list[str] = []
+
+    def encode(model, texts):
+        encoded.extend(texts)
+        seeds = [int.from_bytes(text.encode(), "big") for text in texts]
+        return np.stack([np.random.default_rng(seed).normal(size=8).astype(np.float32) for seed in seeds])
+
+    originals = text_encoder.load, text_encoder.encode
+    text_encoder.load, text_encoder.encode = lambda *arguments: StubEncoder(), encode
+    try:
+        yield encoded
+    finally:
+        text_encoder.load, text_encoder.encode = originals
 
 
 class Fault:
@@ -93,6 +126,10 @@ def run_all(data: Path, work: Path) -> dict[str, object]:
     out["signal in test"] = main(tested)
     pipeline.evaluate = original
     out["test again"] = main([*tested, "--resume"])
+
+    with stub_encoder() as encoded:
+        out["encode"] = main(command(data, work, output_dir=work / "encoded", cache_dir=work / "cache", **FROM_TEXT))
+    out["texts"] = encoded
 
     with Fault(1, 2, lose_a_weight):
         out["nan"] = main(command(data, work, model="SASRec", output_dir=work / "nan"))

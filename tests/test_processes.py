@@ -21,7 +21,7 @@ from recbole_diffgrm.config.recbole_config import choose_device
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments.result import RunResult
 from tests.conftest import ROOT, write_dataset
-from tests.processes_harness import MODELS, command
+from tests.processes_harness import FROM_TEXT, MODELS, command, stub_encoder
 
 NO_DROPOUT = """
 models:
@@ -116,6 +116,20 @@ def test_a_signal_on_one_process_stops_all_at_the_same_step(data, two):
     assert main(arguments) == 0
     check_same(results(work / "stopped")["SASRec"], results(work / "not_stopped")["SASRec"])
     assert [(answer["signal in test"], answer["test again"]) for answer in answers] == [(130, 0)] * 2
+
+
+@pytest.mark.slow
+def test_texts_are_encoded_by_all(data, two):
+    work, answers, _ = two
+    assert [answer["encode"] for answer in answers] == [0, 0]
+    assert [len(answer["texts"]) for answer in answers] == [20, 20]
+    assert len({text for answer in answers for text in answer["texts"]}) == 40
+    with stub_encoder() as encoded:
+        assert main(command(data, work, output_dir=work / "alone", cache_dir=work / "cache_of_one", **FROM_TEXT)) == 0
+    assert len(encoded) == 40
+    digests = [results(work / name)["DiffGRM"].sid_digest for name in ("encoded", "alone")]
+    assert digests[0] == digests[1] != ""
+    assert not list((work / "cache").glob("*/part-*"))
 
 
 @pytest.mark.slow

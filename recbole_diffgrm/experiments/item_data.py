@@ -3,10 +3,11 @@
 import numpy as np
 import torch
 
+from recbole_diffgrm import processes
 from recbole_diffgrm.data.dataset import load_dataset
 from recbole_diffgrm.data.splits import Split, make_split
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
-from recbole_diffgrm.tokenizer.pipeline import tokenize
+from recbole_diffgrm.tokenizer.pipeline import share_encoding, tokenize
 from recbole_diffgrm.tokenizer.text_vectors import text_vectors
 
 
@@ -16,6 +17,8 @@ def attach_item_data(config, split: Split) -> str:
     semantic_ids = text = None
     digest = ""
     if config.model_class.needs_sids(config):
+        if processes.world() > 1:
+            share_encoding(config, split)
         tokenized = tokenize(config, split)
         tokenizer, digest = tokenized.tokenizer, tokenized.report["sid_digest"]
         sids = torch.from_numpy(tokenizer.table(split.item_ids).astype(np.int64))  # [N, n]

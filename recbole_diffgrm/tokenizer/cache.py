@@ -60,17 +60,32 @@ def get_or_build(
         raise UserError(f"cache_dir: {path} cannot be written or read ({error.strerror or error})") from error
 
 
-def follow_or_build(root: Path, kind: str, ingredients: dict[str, Any], build: Callable[[], Path]) -> Path:
-    """The entry that build() gives, remembered under ingredients that are known sooner than the entry's own: files
-    before they are read, say. An entry that is gone or damaged is built again."""
-    link = root / f"{kind}-{fingerprint(ingredients)}.link"
+def is_built(root: Path, kind: str, ingredients: dict[str, Any]) -> bool:
+    return _find_damage(root / f"{kind}-{fingerprint(ingredients)}") is None
+
+
+def follow(root: Path, kind: str, ingredients: dict[str, Any]) -> Path | None:
+    """The entry that `follow_or_build` has remembered, if it is intact."""
+    link = _link(root, kind, ingredients)
     try:
         with reading(link):
             path = root / link.read_text(encoding="utf-8").strip()
-        if path.parent == root and _find_damage(path) is None:
-            return path
     except UserError:
-        pass  # not there, or not to be read: what it says is found out again
+        return None  # not there, or not to be read: what it says is found out again
+    return path if path.parent == root and _find_damage(path) is None else None
+
+
+def _link(root: Path, kind: str, ingredients: dict[str, Any]) -> Path:
+    return root / f"{kind}-{fingerprint(ingredients)}.link"
+
+
+def follow_or_build(root: Path, kind: str, ingredients: dict[str, Any], build: Callable[[], Path]) -> Path:
+    """The entry that build() gives, remembered under ingredients that are known sooner than the entry's own: files
+    before they are read, say. An entry that is gone or damaged is built again."""
+    link = _link(root, kind, ingredients)
+    path = follow(root, kind, ingredients)
+    if path is not None:
+        return path
     path = build()
     with suppress(UserError):  # a cache that cannot be written is used as it is
         write_text(path.name + "\n", link)

@@ -23,6 +23,7 @@ from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, ids_fil
 from recbole_diffgrm.tokenizer.interaction_factors import check_rank, hash_matrix, item_factors, training_matrix
 from recbole_diffgrm.tokenizer.item_text import compose, label_fields
 from recbole_diffgrm.tokenizer.quantizers import QUANTIZERS
+from recbole_diffgrm.tokenizer.shared_encoding import encode_together
 from recbole_diffgrm.tokenizer.split_items import SplitItems
 from recbole_diffgrm.words import count
 
@@ -42,6 +43,7 @@ class EmbeddingSource:
     encoder: dict[str, Any] | None = None  # identity of the text encoder
     fields: dict[str, str] = field(default_factory=dict)  # {column: label} of the text
     lists: dict[str, str] = field(default_factory=dict)  # separator of each column that is a list
+    share: Callable[[], None] = lambda: None  # computes the vectors in all processes of a run together
 
 
 def get_source(config: Config, split: Split, items: SplitItems) -> EmbeddingSource:
@@ -126,13 +128,17 @@ def _from_text(config: Config, item_ids: np.ndarray) -> EmbeddingSource:
     identity = text_encoder.identity(name)
     ingredients = {**identity, "texts": hash_texts(distinct), "format": FORMAT_VERSION}
 
-    def build(folder: Path) -> None:
-        logger.info(f"encoding {count(len(distinct), 'text')} with {name}")
+    root = Path(config["cache_dir"]) / config.dataset
+
+    def encode(folder: Path, part: pyarrow.Array) -> None:
+        logger.info(f"encoding {count(len(part), 'text')} with {name}")
         model = text_encoder.load(name, str(config["device"]), config["sid_trust_remote_code"])
-        text_encoder.encode_to_file(folder, model, distinct.to_pylist(), config["show_progress"])
+        text_encoder.encode_to_file(folder, model, part.to_pylist(), config["show_progress"])
+
+    def build(folder: Path) -> None:
+        encode(folder, distinct)
 
     def load() -> ItemVectors:
-        root = Path(config["cache_dir"]) / config.dataset
         folder = get_or_build(root, "embeddings", ingredients, build, resumable=True)
         path = folder / text_encoder.VECTORS_FILE
         with reading(path):
@@ -145,6 +151,7 @@ def _from_text(config: Config, item_ids: np.ndarray) -> EmbeddingSource:
         identity,
         fields,
         lists,
+        lambda: encode_together(root, ingredients, distinct, encode),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from recbole_diffgrm import processes
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.atomic import read_header
 from recbole_diffgrm.data.columns import find_rows, hash_texts
@@ -20,7 +21,7 @@ from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import file_sha256, read_text, write_json
 from recbole_diffgrm.tokenizer import report
-from recbole_diffgrm.tokenizer.cache import fingerprint, follow_or_build, get_or_build
+from recbole_diffgrm.tokenizer.cache import fingerprint, follow, follow_or_build, get_or_build
 from recbole_diffgrm.tokenizer.collisions import ONE_MORE_DIGIT
 from recbole_diffgrm.tokenizer.embedding_sources import describe_files, get_source, read_item_columns
 from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, is_embedding_file, read_embeddings
@@ -77,10 +78,27 @@ def tokenize(config: Config, split: Split) -> Tokenized:
 def _find_tokenizer(config: Config, split: Split, items: SplitItems) -> Path:
     """One that was built from the same files before is found without reading them: texts of millions of items take
     longer to put together than all else that happens before training."""
-    kind = QUANTIZERS[config["sid_quantizer"]]
-    if kind.vectors_from != "text":
+    if QUANTIZERS[config["sid_quantizer"]].vectors_from != "text":
         return _build_tokenizer(config, split, items)
-    ingredients = {
+    root = Path(config["cache_dir"]) / config.dataset
+    ingredients = _ingredients_in_files(config, items)
+    return follow_or_build(root, "sid", ingredients, lambda: _build_tokenizer(config, split, items))
+
+
+def share_encoding(config: Config, split: Split) -> None:
+    """Of texts, between all processes of a run; what follows is done by one of them while the others wait."""
+    if config["sid_file"] is not None or QUANTIZERS[config["sid_quantizer"]].vectors_from != "text":
+        return
+    items = SplitItems.from_split(split)
+    root, ingredients = Path(config["cache_dir"]) / config.dataset, _ingredients_in_files(config, items)
+    if not processes.from_first(lambda: follow(root, "sid", ingredients) is not None):
+        get_source(config, split, items).share()
+
+
+def _ingredients_in_files(config: Config, items: SplitItems) -> dict[str, Any]:
+    """Of SIDs from text, known before it is read."""
+    kind = QUANTIZERS[config["sid_quantizer"]]
+    return {
         "source": describe_files(config),
         "settings": _remember(config, *kind.keys),
         "items": hash_texts(items.item_ids),
@@ -89,8 +107,6 @@ def _find_tokenizer(config: Config, split: Split, items: SplitItems) -> Path:
         "versions": _versions(*kind.packages, "scipy"),
         "format": FORMAT_VERSION,
     }
-    root = Path(config["cache_dir"]) / config.dataset
-    return follow_or_build(root, "sid", ingredients, lambda: _build_tokenizer(config, split, items))
 
 
 def _build_tokenizer(config: Config, split: Split, items: SplitItems) -> Path:
