@@ -84,7 +84,7 @@ def greatest(value: int) -> int:
         return value
     import torch
 
-    return int(_reduce(torch.tensor(value), "MAX"))
+    return int(_reduce(torch.tensor(int(value)), "MAX"))
 
 
 def every(value: T) -> list[T]:
