@@ -75,7 +75,8 @@ def create(config, config_hash: str) -> RunDirectory:
 def write_settings(config, run_dir: Path) -> None:
     """config.yaml. Also on resumption: the run may have been killed before it was written."""
     settings = {key: value for key, value in config.values.items() if key not in WITHOUT_EFFECT}
-    write_text(yaml.safe_dump(_as_plain_data(settings), sort_keys=True, allow_unicode=True), run_dir / CONFIG_FILE)
+    content = dict(sorted(_as_plain_data(settings).items()))  # not inside of values: item texts follow sid_text_fields
+    write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), run_dir / CONFIG_FILE)
 
 
 def check_sids(run_dir: Path, began_with: str, now: str) -> None:

@@ -219,6 +219,8 @@ def _to_lines(item_ids: np.ndarray) -> np.ndarray:
 
 def _from_lines(content: np.ndarray) -> np.ndarray:
     """[N] objects: str"""
+    if content.ndim == 1 and content.dtype.kind == "U":  # a file of an earlier version
+        return content.astype(object)
     if content.ndim != 1 or content.dtype != np.uint8:
         raise ValueError("item_ids are no texts")
     text = content.tobytes().decode("utf-8", "surrogatepass")

@@ -29,7 +29,7 @@ def exchange(
 ) -> StepFacts:
     """Gradients become those of the whole batch. `has_share` False: this process had no sample of it. Reading the
     facts is the only moment of a step at which the processor waits for the GPU."""
-    losses = torch.stack([part.detach() for part in output.parts.values()])
+    losses = torch.stack([part.detach().reshape(()) for part in output.parts.values()])  # RecBole's TransRec: [1]
     if processes.world() == 1:
         return StepFacts(dict(zip(output.parts, losses.tolist())), output.num_targets, received, is_due)
     weight = output.num_targets if has_share else 0

@@ -161,6 +161,8 @@ def test_config_yaml_gives_the_same_run(options):
     again = run("SASRec", "tiny", first.run_dir / "config.yaml")
     assert again.config_hash == first.config_hash
     assert again.test == first.test
+    saved = yaml.safe_load((first.run_dir / "config.yaml").read_text())
+    assert list(saved["eval_args"]) == list(first.config["eval_args"])  # an order may have a meaning: sid_text_fields
 
 
 @pytest.mark.parametrize("settings", [{"user_inter_num_interval": "[1000,inf)"}, {"eval_args": {"mode": "uni1000"}}])

@@ -56,6 +56,16 @@ def test_saved_quantizer(settings, quantizer):
     assert tokenizer.assign(["new"], **inputs).shape == (1, 2)
 
 
+def test_a_file_of_an_earlier_version(settings, tmp_path):
+    """Item ids were an array of texts of one width."""
+    path = run_tokenizer(settings, sid_quantizer="random").folder / "tokenizer.npz"
+    tokenizer = Tokenizer.load(path)
+    with np.load(path) as saved:
+        np.savez(tmp_path / "earlier.npz", **{**saved, "item_ids": tokenizer.item_ids.astype(str)})
+    earlier = Tokenizer.load(tmp_path / "earlier.npz")
+    assert earlier.item_ids.tolist() == tokenizer.item_ids.tolist() and (earlier.sids == tokenizer.sids).all()
+
+
 def test_new_items_by_embedding(settings, tmp_path, vectors):
     path = write_npz(tmp_path / "a.npz", IDS, vectors[:40])
     tokenizer = run_tokenizer(settings, sid_text_encoder=path).tokenizer
