@@ -10,6 +10,7 @@ import stat
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -158,6 +159,18 @@ def file_sha256(path: Path) -> str:
         while block := file.read(1 << 22):
             digest.update(block)
     return digest.hexdigest()
+
+
+def input_sha256(path: Path) -> str:
+    """The same of the user's data, gigabytes that several parts of a run ask for: read once, unless it changes."""
+    with reading(path):
+        found = path.stat()
+    return _sha256_of_version(path.absolute(), found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@cache
+def _sha256_of_version(path: Path, *version: int) -> str:
+    return file_sha256(path)
 
 
 def _and(advice: str) -> str:

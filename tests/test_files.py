@@ -1,6 +1,7 @@
 """Every file that is stored is read and written in one way."""
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import shutil
 import numpy as np
 import pytest
 
-from recbole_diffgrm import UserError
+from recbole_diffgrm import UserError, files
 from recbole_diffgrm.files import Damaged, atomic_write, file_sha256, make_folder, read_text, reading
 from tests.conftest import ROOT
 
@@ -126,3 +127,19 @@ def test_checksums_are_those_of_the_files(options):
     assert set(saved) == {"result.json", "best.pt", "items.tsv", "ranks.npz", "topk.tsv"}
     assert {name: file_sha256(result.run_dir / name) for name in result.sha256} == result.sha256
     assert RunResult.load(result.run_dir) == result
+
+
+def test_input_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        files, "file_sha256", lambda path: read.append(path) or hashlib.sha256(path.read_bytes()).hexdigest()
+    )
+    path = tmp_path / "data"
+    path.write_text("one")
+    assert files.input_sha256(path) == files.input_sha256(path) == hashlib.sha256(b"one").hexdigest()
+    assert len(read) == 1
+    path.write_text("two")
+    os.utime(path, ns=(0, 1))  # a clock may be coarser than a test
+    assert files.input_sha256(path) == hashlib.sha256(b"two").hexdigest()
+    with pytest.raises(UserError, match="does not exist"):
+        files.input_sha256(tmp_path / "none")

@@ -6,16 +6,12 @@ reader understands that, RecBole's too), and read in both ways, quoted or plain,
 """
 
 import csv
-import logging
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import atomic_write, reading
-from recbole_diffgrm.words import count
-
-logger = logging.getLogger(__name__)
 
 KINDS = ("token", "token_seq", "float", "float_seq")
 PADDING = "[PAD]"  # RecBole's name for number 0
@@ -93,26 +89,6 @@ def id_fault(text: str) -> str | None:
     if "\0" in text or "\t" in text or _BREAKS.search(text):
         return "it has a tab, line break or NUL"
     return None
-
-
-def read_item_texts(path: Path, id_column: str = "item_id") -> dict[str, dict[str, str]]:
-    """All columns of an .item file as text: {item id: {column: text}}. The first line of an id counts."""
-    names = list(read_header(path))
-    if id_column not in names:
-        raise UserError(f"{path} has no column {id_column}; it has {', '.join(names)}")
-    key = names.index(id_column)
-    texts: dict[str, dict[str, str]] = {}
-    repeated = []
-    for fields in read_rows(path):
-        if fields[key] in texts:
-            repeated.append(fields[key])
-            continue
-        texts[fields[key]] = {n: f for i, (n, f) in enumerate(zip(names, fields)) if i != key}
-    if repeated:
-        logger.warning(
-            f"{path}: {count(len(repeated), 'line')} not read: an earlier one has this {id_column} ({repeated[0]!r})"
-        )
-    return texts
 
 
 def write_atomic_file(path: Path, header: dict[str, str], rows: Iterable[Iterable[str]]) -> int:

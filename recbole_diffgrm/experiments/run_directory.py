@@ -17,7 +17,7 @@ from recbole_diffgrm.config.other_keys import WITHOUT_EFFECT
 from recbole_diffgrm.data.source import interaction_files
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments.result import CONFIG_FILE, RESULT_FILE, RunResult
-from recbole_diffgrm.files import Damaged, file_sha256, first_line, reading, write_text, writing
+from recbole_diffgrm.files import Damaged, first_line, input_sha256, reading, write_text, writing
 from recbole_diffgrm.screen import Colorless
 from recbole_diffgrm.tokenizer.embedding_sources import input_files
 
@@ -156,12 +156,12 @@ def hash_data(config) -> str:
     digest = hashlib.sha256()
     for path in dict.fromkeys(paths):
         if path in required or path.is_file():
-            digest.update(bytes.fromhex(file_sha256(path)))
+            digest.update(bytes.fromhex(input_sha256(path)))
     if model_class.needs_sids(config) and config["sid_file"]:  # separately: it may be one of the files above
         path = Path(config["sid_file"])
         if not path.is_file():
             raise UserError(f"sid_file: {path} does not exist")
-        digest.update(b"sid_file" + bytes.fromhex(file_sha256(path)))
+        digest.update(b"sid_file" + bytes.fromhex(input_sha256(path)))
     return digest.hexdigest()
 
 

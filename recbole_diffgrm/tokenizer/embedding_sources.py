@@ -16,7 +16,7 @@ from recbole_diffgrm.data.atomic import read_header
 from recbole_diffgrm.data.columns import as_arrow, find_rows, hash_texts, read_columns, sort_order
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError, suggest
-from recbole_diffgrm.files import file_sha256, reading
+from recbole_diffgrm.files import input_sha256, reading
 from recbole_diffgrm.tokenizer import text_encoder
 from recbole_diffgrm.tokenizer.cache import fingerprint, get_or_build
 from recbole_diffgrm.tokenizer.embeddings import NO_VECTOR, ItemVectors, ids_file, is_embedding_file, read_embeddings
@@ -85,7 +85,7 @@ def describe_files(config: Config) -> dict[str, Any]:
     paths = [path for path in input_files(config, with_text_vectors=True) if path.is_file()]
     keys = ("sid_text_fields", "sid_text_template", "ITEM_ID_FIELD", "seq_separator")
     return {
-        "files": [file_sha256(path) for path in paths],
+        "files": [input_sha256(path) for path in paths],
         "encoder": None if is_embedding_file(name) else text_encoder.identity(name),
         "settings": {key: config[key] for key in keys},
         "format": FORMAT_VERSION,
@@ -109,7 +109,7 @@ def _from_file(path: Path, item_ids: np.ndarray) -> EmbeddingSource:
     files = [file for file in (path, ids_file(path)) if file.is_file()]
     return EmbeddingSource(
         lambda: read_embeddings(path, item_ids),
-        {"embeddings": [file_sha256(file) for file in files]},
+        {"embeddings": [input_sha256(file) for file in files]},
         np.arange(len(item_ids)),
     )
 

@@ -2,13 +2,27 @@
 
 import contextlib
 import sys
+from pathlib import Path
 
+from recbole_diffgrm.data.atomic import read_header
+from recbole_diffgrm.data.columns import read_columns
 from recbole_diffgrm.models import build_config
 
 
 def make_config(folder, model="SASRec", dataset="tiny", **overrides):
     overrides = {"data_path": str(folder), "MAX_ITEM_LIST_LENGTH": 5, **overrides}
     return build_config(model, dataset, [folder / "tiny.yaml"] if dataset == "tiny" else [], overrides)
+
+
+def read_item_texts(path: Path) -> dict[str, dict[str, str]]:
+    """{item id: {column: text}}; the first line of an id counts."""
+    names = list(dict.fromkeys(["item_id", *read_header(path)]))
+    columns = {name: column.to_pylist() for name, column in read_columns(path, names).items()}
+    ids = columns.pop("item_id")
+    texts: dict[str, dict[str, str]] = {}
+    for row, item in enumerate(ids):
+        texts.setdefault(item, {name: column[row] for name, column in columns.items()})
+    return texts
 
 
 def as_tuples(batch) -> list[tuple]:

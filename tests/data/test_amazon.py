@@ -11,8 +11,9 @@ import pytest
 from recbole_diffgrm import UserError
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.data import amazon, amazon_2023, download, source
-from recbole_diffgrm.data.atomic import read_item_texts, read_rows
+from recbole_diffgrm.data.atomic import read_rows
 from tests.conftest import ROOT, error_line
+from tests.data.helpers import read_item_texts
 from tests.data.server import Server
 
 REVIEWS = [("u1", "B1", 5.0, 20), ("u1", "B2", 3.0, 10), ("u2", "B1", 4.0, 10), ("u1", "B3", 1.0, 20)]

@@ -12,9 +12,10 @@ from recbole_diffgrm import UserError
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.data import amazon_2023, source
 from recbole_diffgrm.data.amazon_2023 import first_of_pairs, k_core
-from recbole_diffgrm.data.atomic import read_item_texts, read_rows
+from recbole_diffgrm.data.atomic import read_rows
 from recbole_diffgrm.models import build_config
 from tests.conftest import run_python
+from tests.data.helpers import read_item_texts
 from tests.data.server import Server
 
 NAME = "Amazon_2023_All_Beauty"

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from recbole_diffgrm import UserError
-from recbole_diffgrm.data.atomic import read_item_texts, read_rows, write_atomic_file
+from recbole_diffgrm.data.atomic import read_rows, write_atomic_file
 from recbole_diffgrm.data.dataset import FlatSequentialDataset
 from recbole_diffgrm.models import build_config
+from tests.data.helpers import read_item_texts
 
 HEADER = {"item_id": "token", "title": "token", "categories": "token_seq"}
 ODD = [

@@ -11,9 +11,10 @@ import pytest
 
 import recbole_diffgrm
 from recbole_diffgrm import Dataset, Recommender, UserError, compare, retest, run
-from recbole_diffgrm.data.atomic import read_header, read_item_texts, read_rows
+from recbole_diffgrm.data.atomic import read_header, read_rows
 from recbole_diffgrm.models import build_config
 from tests.conftest import ROOT
+from tests.data.helpers import read_item_texts
 
 
 @pytest.fixture
