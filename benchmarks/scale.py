@@ -214,7 +214,8 @@ def measure(items: int, interactions: int, wanted: list[str], minutes: float) ->
             found[stage] = {"measured": True, **json.loads(done.stdout.splitlines()[-1])}
             row = found[stage]
             sizes = f"{items:>12,} items {interactions:>13,} interactions"
-            print(f"{sizes} {stage:10} {row['seconds']:8.1f} s {row['peak_mib']:8,.0f} MiB", flush=True)
+            times = f"{row['seconds']:8.1f} s ({row['cpu_seconds']:.1f} s of the processor)"
+            print(f"{sizes} {stage:10} {times} {row['peak_mib']:8,.0f} MiB", flush=True)
     return found
 
 
@@ -236,6 +237,9 @@ def predict(rows: list[dict[str, Any]], stage: str, items: int, interactions: in
 
 
 def run_sizes(slopes: list[str], sizes: list[str], memory: float, minutes: float) -> list[dict[str, Any]]:
+    from recbole_diffgrm.experiments.environment import describe
+    from recbole_diffgrm.files import write_json
+
     rows: list[dict[str, Any]] = []
     for number, size in enumerate(dict.fromkeys([*slopes, *sizes])):
         items, interactions = map(int, size.split(":"))
@@ -251,6 +255,9 @@ def run_sizes(slopes: list[str], sizes: list[str], memory: float, minutes: float
         for stage in set(wanted) - set(measured):
             told |= {stage: guess} if (guess := predict(rows, stage, items, interactions)) else {}
         rows.append({"items": items, "interactions": interactions, "stages": measured | told})
+        out = ROOT / "benchmarks" / "out"
+        out.mkdir(exist_ok=True)
+        write_json({"rows": rows, "environment": describe()}, out / "scale.json")  # now: all of them take hours
     return rows
 
 
@@ -280,14 +287,8 @@ def main() -> None:
         print(json.dumps(run_stage(options.stage[0], Path(options.stage[1]))))
         return
 
-    from recbole_diffgrm.experiments.environment import describe
-    from recbole_diffgrm.files import write_json
-
     rows = run_sizes(options.slopes, options.sizes, options.memory, options.minutes)
     print(format_rows(rows, "cpu_seconds" if options.cpu_time else "seconds"))
-    out = ROOT / "benchmarks" / "out"
-    out.mkdir(exist_ok=True)
-    write_json({"rows": rows, "environment": describe()}, out / "scale.json")
 
 
 if __name__ == "__main__":
