@@ -33,7 +33,7 @@ from recbole_diffgrm.evaluation.sid_metrics import is_sid_metric
 from recbole_diffgrm.experiments import environment, examples, item_table, run_directory
 from recbole_diffgrm.experiments.changes import check_retest
 from recbole_diffgrm.experiments.examples import EXAMPLES_FILE
-from recbole_diffgrm.experiments.item_data import attach_item_data, current_sid_digest
+from recbole_diffgrm.experiments.item_data import attach_item_data, current_sid_digest, save_tokenizer
 from recbole_diffgrm.experiments.reports import run as run_report
 from recbole_diffgrm.experiments.reports.page import REPORT_FILE, try_to_write
 from recbole_diffgrm.experiments.result import RunResult, hash_files
@@ -182,6 +182,7 @@ def _begin(config: Config, split: Split, run_dir: Path) -> Tracking:
     """Write what is known of a run before it is trained."""
     run_directory.write_settings(config, run_dir)
     item_table.save(config, split.dataset, run_dir)
+    save_tokenizer(split.dataset, run_dir)
     return start_tracking(config, run_dir)
 
 

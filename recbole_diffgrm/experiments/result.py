@@ -12,7 +12,7 @@ from recbole_diffgrm.words import count
 
 RESULT_FILE = "result.json"
 CONFIG_FILE = "config.yaml"  # written when a run begins
-CHECKED_FILES = ("best.pt", "items.tsv", "ranks.npz", "topk.tsv")
+CHECKED_FILES = ("best.pt", "items.tsv", "ranks.npz", "topk.tsv", "tokenizer.npz", "text_whitening.npz")
 CHANGED = "it has been changed since it was written"
 
 

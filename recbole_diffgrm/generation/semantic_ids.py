@@ -45,19 +45,41 @@ class SemanticIds(nn.Module):
     ) -> "SemanticIds":
         """`sids` [N + 1, n] and `popularity` [N + 1] of all items. Items that share a SID are ranked by
         `collision_order` (popularity, number); equally popular ones by their number."""
+        preference = popularity if collision_order == "popularity" else torch.zeros_like(popularity)
+        popular = popularity[1:].argsort(descending=True, stable=True).int() + 1
+        return cls._from_items(sids, torch.tensor(codebook_size), preference, popular)
+
+    @classmethod
+    def _from_items(cls, sids: Tensor, size: Tensor, preference: Tensor, popular: Tensor) -> "SemanticIds":
         distinct, index = distinct_sids(sids[1:])
         sid_index = torch.cat([index.new_tensor([-1]), index])
-        preference = popularity if collision_order == "popularity" else torch.zeros_like(popularity)
         groups = group_items(sid_index, preference)
-        arrays = {"sids": distinct.short(), "size": torch.tensor(codebook_size), "sid_index": sid_index.int()}
+        arrays = {"sids": distinct.short(), "size": size, "sid_index": sid_index.int()}
         arrays |= {f"group_{name}": array for name, array in groups._asdict().items()}
-        arrays["popular"] = popularity[1:].argsort(descending=True, stable=True).int() + 1
-        return cls(arrays)
+        return cls({**arrays, "popular": popular})
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor], prefix: str) -> "SemanticIds":
         """From the state dict of a model that has one under `prefix`."""
         return cls({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
+
+    def extend(self, sids: Tensor) -> "SemanticIds":
+        """With the SIDs [K, n] of new items, which get the next numbers and are the least popular ones; with the same
+        indices. All on the CPU."""
+        old = SemanticIds({name: buffer.cpu() for name, buffer in self.named_buffers()})
+        num_old = len(old.popular)
+        numbers = torch.arange(num_old + len(sids) + 1)
+        preference = torch.zeros_like(numbers)  # items that share a SID stay in their order
+        preference[old.groups.items.long()] = torch.arange(num_old, 0, -1)
+        extended = SemanticIds._from_items(
+            torch.cat([old.lookup(numbers[: num_old + 1]), sids.long()]),
+            old.size,
+            preference,
+            torch.cat([old.popular, numbers[num_old + 1 :].int()]),
+        )
+        if "lattice_exists" in self._buffers:
+            extended.with_lattice()
+        return extended.with_trie() if "trie_code" in self._buffers else extended
 
     def with_lattice(self) -> "SemanticIds":
         if "lattice_exists" not in self._buffers:

@@ -102,6 +102,15 @@ class ModelInterface(ABC):
         return {}
 
     @classmethod
+    def add_items(cls, config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Saved weights for a catalogue that has grown at its end: the semantic IDs, and the text vectors if there are
+        any, in `state` are those of all items already. A model that knows items by these alone has nothing to add."""
+        raise UserError(
+            f"add_items: {cls.__name__} cannot recommend items that it was not trained with; models that know items by "
+            "their semantic IDs can, such as DiffGRM, TIGER, ARM, RPG and VQRec"
+        )
+
+    @classmethod
     def scores_every_item(cls, config, num_items: int) -> bool:
         """Do its candidates hold a score for every item of a catalogue of this size?"""
         return True

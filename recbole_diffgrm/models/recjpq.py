@@ -6,7 +6,7 @@ instead of one long vector for each item. Items are scored exactly, through the 
 Letters in shapes: B samples, L items of a history, T targets, n digits with M codes each, N items, d hidden size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -64,6 +64,10 @@ class RecJPQ(Model):
                 f"hidden_size ({config['hidden_size']}) must be a multiple of the {semantic_ids.num_digits} digits"
             )
         return {}
+
+    @classmethod
+    def add_items(cls, config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(state)
 
     # Training
 

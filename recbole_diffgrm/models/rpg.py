@@ -9,6 +9,7 @@ SIDs, E edges of a node, W beams.
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -62,6 +63,13 @@ class RPG(Model):
     @classmethod
     def needs_sids(cls, config) -> bool:
         return True
+
+    @classmethod
+    def add_items(cls, config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The graph of a larger catalogue is built anew by finish_training."""
+        num_sids = len(state["semantic_ids.sids"])
+        num_edges = min(config["graph_edges"], num_sids)
+        return {**state, "graph": torch.zeros(num_sids, num_edges, dtype=torch.int32)}
 
     # Training
 

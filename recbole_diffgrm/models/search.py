@@ -1,6 +1,9 @@
 """What models share that generate semantic IDs by beam search: the widths of their beams, and that they need SIDs."""
 
+from collections.abc import Mapping
+
 import torch
+from torch import Tensor
 
 from recbole_diffgrm.models.base import Model
 from recbole_diffgrm.models.search_options import as_widths
@@ -22,6 +25,10 @@ class SearchModel(Model):
     @classmethod
     def needs_sids(cls, config) -> bool:
         return True
+
+    @classmethod
+    def add_items(cls, config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(state)
 
     @classmethod
     def scores_every_item(cls, config, num_items: int) -> bool:

@@ -7,6 +7,8 @@ left out, and with it the permutation of codes that adapts it.
 Letters in shapes: B samples, L items of a history, T targets, n digits with M codes each, N items, d hidden size.
 """
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -59,6 +61,10 @@ class VQRec(Model):
     @classmethod
     def needs_sids(cls, config) -> bool:
         return True
+
+    @classmethod
+    def add_items(cls, config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(state)
 
     def losses(self, batch) -> LossOutput:
         targets = self.targets(batch)

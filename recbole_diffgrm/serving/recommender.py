@@ -1,10 +1,13 @@
 """Use a finished run: histories in, items out. Needs the run directory and nothing else."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from recbole.data.interaction import Interaction
 from torch import Tensor
@@ -20,6 +23,9 @@ from recbole_diffgrm.generation.denoising import Denoising, find_branches, trace
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models import get_model
 from recbole_diffgrm.models.base import users_per_batch
+from recbole_diffgrm.serving.new_items import ItemEncoder, NewItems
+
+MAX_HIDDEN = 2**22  # pairs of a user and an item that is not allowed, held at once
 
 
 class Recommendation(NamedTuple):
@@ -28,6 +34,18 @@ class Recommendation(NamedTuple):
     # Of a model that generates: log-probability of the item's SID, -inf for a popular item that fills the list. With an
     # item head: that of the item plus the weighted one of its SID.
     score: float
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is asked for one user."""
+
+    history: Sequence[str]  # the most recent last
+    k: int = 10
+    allow: Collection[str] | None = None  # recommend only these items
+    exclude: Collection[str] = ()  # never these
+    filter_seen: bool | None = None  # not those of the history; None: as the run's setting `repeatable` says
+    skip_unknown: bool = False  # ignore item ids that the model does not know, instead of refusing them
 
 
 class FilledDigit(NamedTuple):
@@ -44,8 +62,9 @@ class Recommender:
     >>> recommender.recommend([["50", "172"], ["1"]], k=5)
     """
 
-    def __init__(self, config: Config, model, known: Items):
+    def __init__(self, config: Config, model, known: Items, folder: Path | None = None):
         self.config, self.model, self.items = config, model, known
+        self.folder = folder  # of the run, for what is read only when it is asked for
 
     @classmethod
     def load(cls, run_dir: str | Path, **changes: Any) -> "Recommender":
@@ -57,16 +76,14 @@ class Recommender:
         known = item_table.load(result)
         try:
             config = Config(model_class, result.dataset, values)
-            state = checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"]
-            model = model_class(config, _ItemsOnly(config, known, state)).to(config["device"])
-            model.load_state_dict(state)
+            model = build_model(config, known, checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"])
         except (RuntimeError, KeyError, AttributeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UserError(
                 f"{run_dir}: the weights are not those of this version's {result.model} ({reason})"
             ) from None
         result.check_file("best.pt")  # of this model, but of this run?
-        return cls(config, model.eval(), known)
+        return cls(config, model, known, run_dir)
 
     def recommend(
         self, histories: Sequence[Sequence[str]], k: int = 10, *, skip_unknown: bool = False
@@ -76,14 +93,60 @@ class Recommender:
         Seen items, those of the history, are recommended as the run's setting `repeatable` says. `skip_unknown` ignores
         item ids that the model does not know, instead of refusing them.
         """
-        if not isinstance(k, Integral) or k < 1:
-            raise UserError(f"k must be a whole number of at least 1, not {k!r}")
-        numbers, num_items = self._item_numbers(histories, skip_unknown), len(self.items.names)
+        if not _is_list(histories) or not all(map(_is_list, histories)):
+            raise UserError("histories: give a list of lists of item ids")
+        return self.answer([Query(history, k, skip_unknown=skip_unknown) for history in histories])
+
+    def answer(self, queries: Sequence[Query]) -> list[list[Recommendation]]:
+        """The same of queries that may differ in all they ask for."""
+        strict = [query for query in queries if not query.skip_unknown]
+        self._check_known("history", [item for query in strict for item in query.history])
+        self._check_known("allow", [item for query in strict for item in query.allow or ()])
+        self._check_known("exclude", [item for query in strict for item in query.exclude])
+        asked = [self._number(query) for query in queries]
+        num_items = len(self.items.names)
         batch_size = users_per_batch(self.config, num_items)
+        if any(query.allow is not None for query in queries):
+            batch_size = max(1, min(batch_size, MAX_HIDDEN // num_items))
         recommended = []
-        for start in range(0, len(numbers), batch_size):
-            recommended += self._recommend(numbers[start : start + batch_size], min(int(k), num_items - 1))
+        for start in range(0, len(asked), batch_size):
+            recommended += self._answer(asked[start : start + batch_size])
         return recommended
+
+    def add_items(self, items: Sequence[Mapping[str, Any]], embeddings: np.ndarray | None = None) -> list[str]:
+        """New items, recommended from now on and known in histories, without training: each has the id and the text
+        columns of the run's .item file. Their texts get semantic IDs by the run's tokenizer; `embeddings` [K, d] from
+        the same encoder can take the place of texts. Nothing is saved. Returns their ids.
+
+        >>> recommender.add_items([{"item_id": "new", "title": "Vitamin C serum", "brand": "Acme"}])
+        """
+        if not _is_list(items) or isinstance(items, Mapping):
+            raise UserError("add_items: give a list of items")
+        self.config.model_class.add_items(self.config, self.model.state_dict())  # refuses where it cannot
+        if not items:
+            return []
+        new, tokenizer = self.item_encoder.encode(items, self.items, embeddings)
+        known = Items(self.items.names + new.names, self.items.titles + new.titles)
+        state = self.config.model_class.add_items(self.config, self._extend_state(new))
+        model = build_model(self.config, known, state)
+        model.finish_training()
+        self.model, self.items, self.item_encoder.tokenizer = model, known, tokenizer
+        return new.names
+
+    @cached_property
+    def item_encoder(self) -> ItemEncoder:
+        assert self.folder is not None  # it was loaded
+        return ItemEncoder(self.config, self.folder)
+
+    def _extend_state(self, new: NewItems) -> dict[str, Tensor]:
+        """The weights, with the semantic IDs and text vectors of new items."""
+        state = self.model.state_dict()
+        ids = self.model.semantic_ids.extend(torch.from_numpy(new.sids.astype(np.int64)))
+        state |= {f"semantic_ids.{name}": buffer for name, buffer in ids.named_buffers()}
+        if new.text_vectors is not None:
+            old = state["text_vectors"]
+            state["text_vectors"] = torch.cat([old, torch.from_numpy(new.text_vectors).to(old)])
+        return state
 
     def explain(
         self, history: Sequence[str], *, skip_unknown: bool = False
@@ -91,7 +154,7 @@ class Recommender:
         """How beam search reached its SIDs, best first: {SID: its digits in the order they were filled}. Where branches
         were merged, this follows those with the best score."""
         with torch.inference_mode():
-            beams = self.model.generate_beams(self._make_batch(self._item_numbers([history], skip_unknown)))
+            beams = self.model.generate_beams(self._make_batch([self._item_numbers(history, skip_unknown)]))
         paths = {}
         for sid, branch in find_branches(beams, self.model.semantic_ids).items():
             filled = [digit for digit in beams.order[0, branch].tolist() if digit >= 0]
@@ -104,23 +167,45 @@ class Recommender:
     def trace(self, history: Sequence[str], items: Sequence[str], *, skip_unknown: bool = False) -> list[Denoising]:
         """How the SID of each of the `items` is denoised for this history, step by step and with the alternatives that
         lose."""
-        batch = self._make_batch(self._item_numbers([history], skip_unknown))
+        batch = self._make_batch([self._item_numbers(history, skip_unknown)])
         return trace(self.model, batch, self.items.labels, [self.sid(item) for item in items])
 
     def sid(self, item: str) -> tuple[int, ...]:
         """The semantic ID of an item."""
         return tuple(self.model.semantic_ids.lookup(torch.tensor(self.items.numbers[item])).tolist())
 
-    def _item_numbers(self, histories: Sequence[Sequence[str]], skip_unknown: bool) -> list[list[int]]:
-        if not _is_list(histories) or not all(map(_is_list, histories)):
-            raise UserError("histories: give a list of lists of item ids")
+    def _number(self, query: Query) -> "_Numbered":
+        """The query with item numbers."""
+        if not isinstance(query.k, Integral) or query.k < 1:
+            raise UserError(f"k must be a whole number of at least 1, not {query.k!r}")
+        numbers, num_items = self.items.numbers, len(self.items.names)
+        history = self._known(query.history)
+        filter_seen = not self.config["repeatable"] if query.filter_seen is None else query.filter_seen
+        hidden = torch.zeros(num_items, dtype=torch.bool)
+        if query.allow is not None:
+            hidden[:] = True
+            hidden[[numbers[str(item)] for item in query.allow if str(item) in numbers]] = False
+            hidden[0] = False
+        hidden[[numbers[str(item)] for item in query.exclude if str(item) in numbers]] = True
+        if filter_seen:
+            hidden[history] = True
+        return _Numbered(history, min(int(query.k), num_items - 1), torch.nonzero(hidden).flatten())
+
+    def _item_numbers(self, history: Sequence[str], skip_unknown: bool) -> list[int]:
+        if not skip_unknown:
+            self._check_known("history", history)
+        return self._known(history)
+
+    def _check_known(self, where: str, items: Iterable[str]) -> None:
+        unknown = list(dict.fromkeys(str(item) for item in items if str(item) not in self.items.numbers))
+        if unknown:
+            named = ", ".join(unknown[:10]) + (f" and {len(unknown) - 10} more" if len(unknown) > 10 else "")
+            raise UserError(f"{where}: unknown items: {named} (skip_unknown ignores them)")
+
+    def _known(self, history: Sequence[str]) -> list[int]:
         numbers = self.items.numbers
-        unknown = dict.fromkeys(str(i) for history in histories for i in history if str(i) not in numbers)
-        if unknown and not skip_unknown:
-            named = ", ".join(list(unknown)[:10]) + (f" and {len(unknown) - 10} more" if len(unknown) > 10 else "")
-            raise UserError(f"history: unknown items: {named} (skip_unknown ignores them)")
-        known = [[numbers[str(i)] for i in history if str(i) in numbers] for history in histories]
-        if not all(known):
+        known = [numbers[str(item)] for item in history if str(item) in numbers]
+        if not known:
             raise UserError("history: at least one known item is needed")
         return known
 
@@ -133,23 +218,33 @@ class Recommender:
         return Interaction(columns).to(self.config["device"])
 
     @torch.inference_mode()
-    def _recommend(self, histories: list[list[int]], k: int) -> list[list[Recommendation]]:
-        candidates = self.model.candidates(self._make_batch(histories), depth=k)
+    def _answer(self, asked: "list[_Numbered]") -> list[list[Recommendation]]:
+        k = max(one.k for one in asked)
+        candidates = self.model.candidates(self._make_batch([one.history for one in asked]), depth=k)
         if not candidates.is_finite():
             raise UserError("the scores of this run's model are NaN or infinite: train it again")
-        top = candidates.top_k(k, self._seen(histories))
+        hidden = torch.cat([one.hidden for one in asked]).to(self.config["device"])
+        counts = torch.tensor([len(one.hidden) for one in asked], device=hidden.device)
+        user = torch.repeat_interleave(torch.arange(len(asked), device=hidden.device), counts)
+        top = candidates.top_k(k, (user, hidden) if len(hidden) else None)
         names, titles = self.items.names, self.items.titles
         return [
-            [Recommendation(names[item], titles[item], score) for item, score in zip(items, scores) if item]
-            for items, scores in zip(top.items.tolist(), top.scores.tolist())
+            [Recommendation(names[item], titles[item], score) for item, score in zip(items, scores) if item][: one.k]
+            for one, items, scores in zip(asked, top.items.tolist(), top.scores.tolist())
         ]
 
-    def _seen(self, histories: list[list[int]]) -> tuple[Tensor, Tensor] | None:
-        if self.config["repeatable"]:
-            return None
-        row = [number for number, history in enumerate(histories) for _ in history]
-        item = [item for history in histories for item in history]
-        return torch.tensor(row, device=self.config["device"]), torch.tensor(item, device=self.config["device"])
+
+class _Numbered(NamedTuple):
+    history: list[int]
+    k: int
+    hidden: Tensor  # items that must not be recommended
+
+
+def build_model(config: Config, known: Items, state: Mapping[str, Tensor]):
+    """The model of a run with its weights, ready to recommend."""
+    model = config.model_class(config, _ItemsOnly(config, known, state)).to(config["device"])
+    model.load_state_dict(state)
+    return model.eval()
 
 
 def _is_list(value: Any) -> bool:
@@ -159,7 +254,7 @@ def _is_list(value: Any) -> bool:
 class _ItemsOnly:
     """Takes the place of a model's dataset, and knows as much of it as a run directory does."""
 
-    def __init__(self, config: Config, known: Items, state: dict[str, Tensor]):
+    def __init__(self, config: Config, known: Items, state: Mapping[str, Tensor]):
         self._config, self._known = config, known
         self.popularity = torch.zeros(len(known.names), dtype=torch.int64)  # the weights hold it
         self.text_vectors = state.get("text_vectors")

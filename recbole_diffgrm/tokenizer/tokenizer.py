@@ -126,6 +126,17 @@ class Tokenizer:
             return self._check_embeddings(item_ids, np.asarray(embeddings, np.float32))
         if len(texts) != len(item_ids):
             raise UserError(f"assign: {count(len(item_ids), 'item')}, but {count(len(texts), 'text')}")
+        self.check_encoder()
+        columns = {frozenset(text): item for text, item in zip(texts, item_ids.tolist()) if isinstance(text, Mapping)}
+        for names, item in columns.items():
+            self.check_columns(names, f"assign: the text of {item!r}")
+        composed = [self._compose_any(text, item) for text, item in zip(texts, item_ids.tolist())]
+        row = np.array([i if text else NO_VECTOR for i, text in enumerate(composed)])
+        model = text_encoder.load(self.settings["sid_text_encoder"], device, trust_remote_code)
+        return ItemVectors(item_ids, row, text_encoder.encode(model, composed))
+
+    def check_encoder(self) -> None:
+        """That texts of new items can be encoded, and as before."""
         name = self.settings["sid_text_encoder"]
         if is_embedding_file(name):
             raise UserError(f"assign: the embeddings came from {name}, so new items need embeddings, not texts")
@@ -135,13 +146,6 @@ class Tokenizer:
                 f"assign: the text encoder {name} has changed since the tokenizer was built; give embeddings from the "
                 "old one, or build a new tokenizer"
             )
-        columns = {frozenset(text): item for text, item in zip(texts, item_ids.tolist()) if isinstance(text, Mapping)}
-        for names, item in columns.items():
-            self.check_columns(names, f"assign: the text of {item!r}")
-        composed = [self._compose_any(text, item) for text, item in zip(texts, item_ids.tolist())]
-        row = np.array([i if text else NO_VECTOR for i, text in enumerate(composed)])
-        model = text_encoder.load(name, device, trust_remote_code)
-        return ItemVectors(item_ids, row, text_encoder.encode(model, composed))
 
     def _check_embeddings(self, item_ids: np.ndarray, embeddings: np.ndarray) -> ItemVectors:
         assert self.quantizer is not None  # it reads text

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recbole_diffgrm.data.splits import Split
+from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.generation.beam_search import Step, TrieConstraint, beam_search
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
@@ -88,6 +89,13 @@ class ActionPiece(SearchModel):
     @classmethod
     def restore(cls, state: Mapping[str, Tensor]) -> dict[str, Any]:
         return {"vocabulary": Vocabulary(*(state[VOCABULARY + name].cpu().numpy() for name in Vocabulary._fields))}
+
+    @classmethod
+    def add_items(cls, config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        sids, tokens = state["semantic_ids.sids"].long(), state[VOCABULARY + "tokens"]
+        if bool((tokens.gather(1, sids.T.to(tokens.device)) == PAD).any()):
+            raise UserError("add_items: a new item has a code that no item had in training: ActionPiece has no token")
+        return super().add_items(config, state)
 
     # Training
 

@@ -108,6 +108,17 @@ class DiffGRM(SearchModel):
         scoring: str = config["item_scoring"]
         return scoring
 
+    @classmethod
+    def add_items(cls, config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The item head knows a new item by its digits and its text; instead of an embedding of its own it has the
+        mean of those that were learned: what all items have in common moves it neither up nor down."""
+        if not config["item_head"]:
+            return dict(state)
+        name = "network.id_embedding"
+        learned, num_items = state[name], len(state["semantic_ids.sid_index"])
+        new = learned[1:].mean(dim=0, keepdim=True).expand(num_items - len(learned), -1)
+        return {**state, name: torch.cat([learned, new])}
+
     # Training
 
     def losses(self, batch) -> LossOutput:
