@@ -59,8 +59,7 @@ def build_with_all_items(recommender: Recommender, tokenizer: Tokenizer, names: 
         state["text_vectors"] = torch.cat([state["text_vectors"], torch.from_numpy(vectors.astype(np.float32))])
     if "network.id_embedding" in state:
         learned = state["network.id_embedding"]
-        mean = sum(learned[1:]) / (len(learned) - 1)
-        state["network.id_embedding"] = torch.stack([*learned, *[mean] * len(names)])
+        state["network.id_embedding"] = torch.stack([*learned, *[0 * learned[0]] * len(names)])
     state.pop("graph", None)
     dataset = _ItemsOnly(config, known, {**state, **{f"semantic_ids.{k}": v for k, v in ids.named_buffers()}})
     model = config.model_class(config, dataset)

@@ -110,14 +110,13 @@ class DiffGRM(SearchModel):
 
     @classmethod
     def add_items(cls, config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The item head knows a new item by its digits and its text; instead of an embedding of its own it has the
-        mean of those that were learned: what all items have in common moves it neither up nor down."""
+        """The item head knows a new item by its digits and its text alone: its own embedding is zero. The mean of the
+        learned ones would rank it lower: most items are unpopular, and their embeddings have learned that."""
         if not config["item_head"]:
             return dict(state)
         name = "network.id_embedding"
         learned, num_items = state[name], len(state["semantic_ids.sid_index"])
-        new = learned[1:].mean(dim=0, keepdim=True).expand(num_items - len(learned), -1)
-        return {**state, name: torch.cat([learned, new])}
+        return {**state, name: F.pad(learned, (0, 0, 0, num_items - len(learned)))}
 
     # Training
 
