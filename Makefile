@@ -44,6 +44,6 @@ bench: $(READY)
 # RecBole without its pins: ray, which it hardly uses, has no wheels for Python 3.12 and later.
 $(READY): constraints.txt pyproject.toml $(wildcard requirements/*.txt)
 	$(PYTHON) -m venv --clear $(VENV)
-	$(PIP) -r requirements/base.txt -r requirements/text.txt -r requirements/tune.txt -r requirements/dev.txt
+	$(PIP) -r requirements/base.txt -r requirements/text.txt -r requirements/tune.txt -r requirements/serve.txt -r requirements/dev.txt
 	$(PIP) --no-deps recbole==1.2.1 -e .
 	touch $@

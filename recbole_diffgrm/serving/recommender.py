@@ -22,7 +22,7 @@ from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.generation.denoising import Denoising, find_branches, trace
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models import get_model
-from recbole_diffgrm.models.base import users_per_batch
+from recbole_diffgrm.models.base import ModelInterface, users_per_batch
 from recbole_diffgrm.serving.new_items import ItemEncoder, NewItems
 
 MAX_HIDDEN = 2**22  # pairs of a user and an item that is not allowed, held at once
@@ -168,7 +168,20 @@ class Recommender:
         """How the SID of each of the `items` is denoised for this history, step by step and with the alternatives that
         lose."""
         batch = self._make_batch([self._item_numbers(history, skip_unknown)])
+        if not self.can_explain:
+            self.model.search_parts(batch)  # says why
         return trace(self.model, batch, self.items.labels, [self.sid(item) for item in items])
+
+    @property
+    def can_explain(self) -> bool:
+        """Whether its model generates semantic IDs step by step."""
+        return self.config.model_class.search_parts is not ModelInterface.search_parts
+
+    def popular_items(self) -> list[int]:
+        """Numbers of all items: most popular first, where the model knows it."""
+        if not self.config.model_class.needs_sids(self.config):
+            return list(range(1, len(self.items.names)))
+        return self.model.semantic_ids.popular.tolist()
 
     def sid(self, item: str) -> tuple[int, ...]:
         """The semantic ID of an item."""
