@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import recbole_diffgrm
+from recbole_diffgrm.cli import serve as serve_command
 from recbole_diffgrm.cli import study as study_command
 from recbole_diffgrm.cli import tune as tune_command
 from recbole_diffgrm.cli.main import COMMANDS
@@ -98,7 +99,7 @@ def known_keys() -> frozenset[str]:
 
 def options_of(command: str) -> set[str] | None:
     """The options that the program of a command has; None for other people's programs."""
-    if script := re.search(r"\b(benchmarks/\w+|docs/make_figure)\.py\b", command):
+    if script := re.search(r"\b(benchmarks/\w+|docs/make_\w+)\.py\b", command):
         source = (ROOT / f"{script[1]}.py").read_text(encoding="utf-8")
         return set(re.findall(r'add_argument\("--(\w+)"', source)) | {"help"}
     if "recbole_diffgrm.data" in command:
@@ -107,6 +108,8 @@ def options_of(command: str) -> set[str] | None:
     if "recbole_diffgrm.study" in command:
         nothing = set().union(*(get_model(name).Options.keys("nothing") for name in ("DiffGRM", "SASRec")))
         return nothing | set(re.findall(r"--(\w+)", study_command.USAGE)) | {"help"}
+    if "recbole_diffgrm.serve" in command:
+        return known_keys() | set(re.findall(r"--(\w+)", serve_command.USAGE))
     if "recbole_diffgrm.tune" in command:
         return known_keys() | set(re.findall(r"--(\w+)", tune_command.USAGE))
     ours = command.startswith("--") or re.search(r"run_recbole_diffgrm|recbole-diffgrm|-m recbole_diffgrm", command)
@@ -121,7 +124,7 @@ def foreign_option(command: str, option: str) -> bool:
         return False
     scripts = [
         *(ROOT / "benchmarks").glob("*.py"),
-        *(ROOT / "recbole_diffgrm" / "cli" / f"{name}.py" for name in ("study", "tune")),
+        *(ROOT / "recbole_diffgrm" / "cli" / f"{name}.py" for name in ("serve", "study", "tune")),
     ]
     return any(re.search(rf"--{option}\b", script.read_text(encoding="utf-8")) for script in scripts)
 

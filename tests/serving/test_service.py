@@ -3,9 +3,6 @@
 import json
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from contextlib import suppress
 
@@ -20,7 +17,7 @@ from recbole_diffgrm import Recommender, run
 from recbole_diffgrm.cli.serve import main
 from recbole_diffgrm.serving import service
 from recbole_diffgrm.serving.recommender import Query
-from tests.conftest import ROOT
+from tests.conftest import run_python
 
 
 @pytest.fixture
@@ -199,60 +196,14 @@ def test_generated_requests_find_no_fault(api_schema):
 
 
 @pytest.mark.slow
-def test_sigterm_loses_no_request(text_run):
+def test_load_and_sigterm_lose_no_request(text_run):
     """Clients ask without pause; what was sent before the end is answered, what comes later is refused."""
-    command = [sys.executable, "-m", "recbole_diffgrm.serve", str(text_run), "--port=0"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        address = process.stdout.readline().strip().rpartition("http://")[2]
-        host, port = address.split(":")
-        body = json.dumps({"histories": [["i1", "i2", "i3"]] * 4}).encode()
-        request = b"POST /recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        request += b"Content-Length: %d\r\n\r\n" % len(body) + body
-        counts = {"answered": 0, "lost": 0, "refused": 0}
-        lock = threading.Lock()
-
-        def note(what):
-            with lock:
-                counts[what] += 1
-
-        def ask_until_the_end():
-            while True:
-                try:
-                    connection = socket.create_connection((host, int(port)), timeout=20)
-                except OSError:
-                    note("refused")
-                    return
-                with connection, connection.makefile("rb") as reader:
-                    while True:
-                        try:
-                            connection.sendall(request)
-                            status = reader.readline()
-                        except OSError:
-                            status = b""
-                        if b" 200 " not in status:
-                            note("lost")
-                            return
-                        headers = {}
-                        while (line := reader.readline().strip()) != b"":
-                            name, _, value = line.lower().partition(b":")
-                            headers[name] = value.strip()
-                        reader.read(int(headers[b"content-length"]))
-                        note("answered")
-                        if headers.get(b"connection") == b"close":
-                            break
-
-        threads = [threading.Thread(target=ask_until_the_end) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        time.sleep(1)
-        process.send_signal(signal.SIGTERM)
-        for thread in threads:
-            thread.join(30)
-        assert process.wait(30) == -signal.SIGTERM
-    finally:
-        process.kill()
-    assert counts["lost"] == 0 and counts["refused"] == 8 and counts["answered"] > 8, counts
+    done = run_python("benchmarks/serve.py", "--run", text_run, "--clients=1,8", "--seconds=0.5")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    for counts in [*report["clients"].values(), report["sigterm"]]:
+        assert counts["lost"] == counts["failed"] == 0 and counts["answered"] > 0, report
+    assert report["sigterm"]["exit_code"] == -signal.SIGTERM
 
 
 def test_command_line_mistakes(text_run, capsys, monkeypatch):
