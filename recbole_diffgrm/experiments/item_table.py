@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow
 import torch
+from torch import Tensor
 
 from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.data.atomic import read_header
@@ -37,13 +38,19 @@ class Items:
 
 
 def save(config: Config, dataset: FlatSequentialDataset, run_dir: Path) -> None:
-    names = dataset.field2id_token[dataset.iid_field][1:]
-    header, columns = {dataset.iid_field: "token", "title": "token"}, [as_arrow(names)]
-    columns.append(_titles(Path(config["data_path"]) / f"{config.dataset}.item", dataset.iid_field, columns[0]))
-    if dataset.semantic_ids:
+    names = as_arrow(dataset.field2id_token[dataset.iid_field][1:])
+    titles = _titles(Path(config["data_path"]) / f"{config.dataset}.item", dataset.iid_field, names)
+    sids = dataset.semantic_ids.lookup(torch.arange(1, len(names) + 1)) if dataset.semantic_ids else None
+    write(run_dir, dataset.iid_field, names, titles, sids)
+
+
+def write(folder: Path, id_field: str, names: pyarrow.Array, titles: pyarrow.Array, sids: Tensor | None) -> None:
+    """`sids` [N, n] of models that have them."""
+    header, columns = {id_field: "token", "title": "token"}, [names, titles]
+    if sids is not None:
         header["sid"] = "token_seq"
-        columns.append(join_codes(dataset.semantic_ids.lookup(torch.arange(1, len(names) + 1)).numpy()))
-    write_columns(run_dir / ITEMS_FILE, header, columns)
+        columns.append(join_codes(sids.cpu().numpy()))
+    write_columns(folder / ITEMS_FILE, header, columns)
 
 
 def load(run: RunResult) -> Items:

@@ -12,7 +12,15 @@ from recbole_diffgrm.words import count
 
 RESULT_FILE = "result.json"
 CONFIG_FILE = "config.yaml"  # written when a run begins
-CHECKED_FILES = ("best.pt", "items.tsv", "ranks.npz", "topk.tsv", "tokenizer.npz", "text_whitening.npz")
+CHECKED_FILES = (
+    "best.pt",
+    "items.tsv",
+    "ranks.npz",
+    "topk.tsv",
+    "tokenizer.npz",
+    "text_whitening.npz",
+    "model.safetensors",
+)
 CHANGED = "it has been changed since it was written"
 
 

@@ -1,5 +1,6 @@
 """Use a finished run: histories in, items out. Needs the run directory and nothing else."""
 
+import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,13 +18,17 @@ from recbole_diffgrm.config.recbole_config import Config
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.experiments import item_table
 from recbole_diffgrm.experiments.changes import check_recommend
+from recbole_diffgrm.experiments.item_data import WHITENING_FILE
 from recbole_diffgrm.experiments.item_table import Items
 from recbole_diffgrm.experiments.result import RunResult
+from recbole_diffgrm.files import reading, writing
 from recbole_diffgrm.generation.denoising import Denoising, find_branches, trace
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models import get_model
 from recbole_diffgrm.models.base import ModelInterface, users_per_batch
+from recbole_diffgrm.serving import pretrained
 from recbole_diffgrm.serving.new_items import ItemEncoder, NewItems
+from recbole_diffgrm.tokenizer.pipeline import TOKENIZER_FILE
 
 MAX_HIDDEN = 2**22  # pairs of a user and an item that is not allowed, held at once
 
@@ -62,9 +67,9 @@ class Recommender:
     >>> recommender.recommend([["50", "172"], ["1"]], k=5)
     """
 
-    def __init__(self, config: Config, model, known: Items, folder: Path | None = None):
+    def __init__(self, config: Config, model, known: Items, result: RunResult | None = None):
         self.config, self.model, self.items = config, model, known
-        self.folder = folder  # of the run, for what is read only when it is asked for
+        self.result = result  # of the run
 
     @classmethod
     def load(cls, run_dir: str | Path, **changes: Any) -> "Recommender":
@@ -74,16 +79,44 @@ class Recommender:
         model_class = get_model(result.model, str(run_dir))
         values = check_recommend(result.model, model_class.Options, result.config, changes)
         known = item_table.load(result)
+        is_handed_on = (run_dir / pretrained.WEIGHTS_FILE).exists()
+        weights = pretrained.WEIGHTS_FILE if is_handed_on else "best.pt"
+        if is_handed_on and "sid_trust_remote_code" in values:
+            values["sid_trust_remote_code"] = False  # whoever made the folder has no say in it
         try:
             config = Config(model_class, result.dataset, values)
-            model = build_model(config, known, checkpoint.load(run_dir / "best.pt", config["device"])["state_dict"])
+            if is_handed_on:
+                state = pretrained.load_weights(run_dir / weights, config["device"])
+            else:
+                state = checkpoint.load(run_dir / weights, config["device"])["state_dict"]
+            model = build_model(config, known, state)
         except (RuntimeError, KeyError, AttributeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UserError(
                 f"{run_dir}: the weights are not those of this version's {result.model} ({reason})"
             ) from None
-        result.check_file("best.pt")  # of this model, but of this run?
-        return cls(config, model, known, run_dir)
+        result.check_file(weights)  # of this model, but of this run?
+        return cls(config, model, known, result)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, *, revision: str | None = None, **changes: Any) -> "Recommender":
+        """From a folder that `save_pretrained` has written, here or on the hub."""
+        return cls.load(pretrained.find_folder(name, revision), **changes)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """To hand it on: weights, items with those that were added, tokenizer, and a model card (README.md)."""
+        pretrained.save(self, Path(folder))
+
+    def save_tokenizer(self, folder: Path) -> None:
+        """The run's, if it has one, with the items that were added."""
+        assert self.result is not None  # it was loaded
+        for name in (TOKENIZER_FILE, WHITENING_FILE):
+            path = self.result.run_dir / name
+            if path.exists():
+                with reading(path), writing(folder / name):
+                    shutil.copyfile(path, folder / name)
+        if "item_encoder" in vars(self):
+            self.item_encoder.save(folder)
 
     def recommend(
         self, histories: Sequence[Sequence[str]], k: int = 10, *, skip_unknown: bool = False
@@ -135,8 +168,8 @@ class Recommender:
 
     @cached_property
     def item_encoder(self) -> ItemEncoder:
-        assert self.folder is not None  # it was loaded
-        return ItemEncoder(self.config, self.folder)
+        assert self.result is not None  # it was loaded
+        return ItemEncoder(self.config, self.result.run_dir)
 
     def _extend_state(self, new: NewItems) -> dict[str, Tensor]:
         """The weights, with the semantic IDs and text vectors of new items."""

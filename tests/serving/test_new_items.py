@@ -52,7 +52,7 @@ def build_with_all_items(recommender: Recommender, tokenizer: Tokenizer, names: 
     )
     state = {name: value for name, value in before.items() if not name.startswith("semantic_ids.")}
     if "text_vectors" in state:  # whitened by hand
-        with np.load(recommender.folder / "text_whitening.npz") as saved:
+        with np.load(recommender.result.run_dir / "text_whitening.npz") as saved:
             embeddings = tokenizer._embed(np.array(names), NEW, None, "cpu", False).vectors
             vectors = (embeddings.astype(np.float64) - saved["mean"]) @ saved["projection"]
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -76,7 +76,7 @@ def test_as_if_they_had_been_there(train, name, changes):
     old, rule = len(recommender.items.names), recommender.config["sid_collisions"]
     popularity = torch.zeros(old + len(NEW), dtype=torch.int64)  # the order of the old ones, most popular first
     popularity[recommender.model.semantic_ids.popular.long()] = torch.arange(old, 1, -1)
-    tokenizer = Tokenizer.load(recommender.folder / "tokenizer.npz")
+    tokenizer = Tokenizer.load(recommender.result.run_dir / "tokenizer.npz")
     tokenizer.assign([item["item_id"] for item in NEW], texts=NEW)
     expected = build_with_all_items(recommender, tokenizer, ["n1", "n2", "n3"], popularity)
     assert recommender.add_items(NEW[:1]) == ["n1"] and recommender.add_items(NEW[1:]) == ["n2", "n3"]
@@ -125,7 +125,7 @@ def test_filters(train):
 
 def test_embeddings_take_the_place_of_texts(train):
     recommender = train("DiffGRM", **HEAD)
-    tokenizer = Tokenizer.load(recommender.folder / "tokenizer.npz")
+    tokenizer = Tokenizer.load(recommender.result.run_dir / "tokenizer.npz")
     vectors = tokenizer._embed(np.array(["n1"]), NEW[:1], None, "cpu", False).vectors
     recommender.add_items([{"item_id": "v1"}], vectors)
     assert recommender.sid("v1") == tuple(tokenizer.assign(["v1"], embeddings=vectors)[0].tolist())
@@ -162,7 +162,7 @@ def test_runs_that_cannot_add(train, options):
     with pytest.raises(UserError, match=r"not made from text \(sid_quantizer random\)"):
         Recommender.load(run("DiffGRM", "tiny", **options).run_dir).add_items(NEW)
     recommender = train("VQRec")
-    shutil.move(recommender.folder / "tokenizer.npz", recommender.folder / "away.npz")
+    shutil.move(recommender.result.run_dir / "tokenizer.npz", recommender.result.run_dir / "away.npz")
     with pytest.raises(UserError, match=r"has no tokenizer\.npz"):
         recommender.add_items(NEW)
 
