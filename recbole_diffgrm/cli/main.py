@@ -56,6 +56,7 @@ Use a finished run
   --history="ID ID ..."      the user's items, most recent last; ids with spaces as a list: '["an id", "other"]'
   --topk=K                   how many to recommend (default: 10)
   --explain                  show in which order the digits of each SID were filled, and with what probability
+  --export=FOLDER            with --recommend=RUN, instead of a history: write its model as programs of torch.export
   --skip_unknown             ignore item ids that the model does not know, instead of refusing them
   python -m recbole_diffgrm.report RUN     write its report again (--help says of what else)
 
@@ -83,6 +84,7 @@ COMMANDS = FLAGS | {
     "recommend",
     "history",
     "nproc",
+    "export",
 }
 
 # Of RecBole's run_recbole.py, for several machines.
@@ -125,7 +127,7 @@ def _main(options: dict[str, Any], arguments: Sequence[str]) -> int:
         if "open" in options:
             raise UserError("--open shows the report of a run: --recommend writes none")
         return _recommend(options.pop("recommend"), options)
-    for key in {"history", "explain", "skip_unknown"} & set(options):
+    for key in {"history", "explain", "skip_unknown", "export"} & set(options):
         raise UserError(f"--{key} belongs to --recommend=RUN")
     models = split_names(options.pop("model", "DiffGRM"), "model")
     dataset = options.pop("dataset", "ml-100k")
@@ -248,6 +250,8 @@ def _print_result(result: Any, is_open: bool) -> int:
 def _recommend(run_dir: Any, options: dict[str, Any]) -> int:
     from recbole_diffgrm.experiments.changes import check_recommend
 
+    if "export" in options:
+        return _export(run_dir, options.pop("export"), options)
     history = _parse_history(options.pop("history", ""))
     k, explain = options.pop("topk", 10), options.pop("explain", False)
     skip_unknown = options.pop("skip_unknown", False)
@@ -277,6 +281,20 @@ def _recommend(run_dir: Any, options: dict[str, Any]) -> int:
             steps = " -> ".join(f"{d.digit + 1}={d.code} ({d.probability:.0%})" for d in path)
             why = "popular, fills the list" if one.score == -math.inf else "ranked by its item score"
             print(f"{rank:>3}  {one.item}: {steps or f'not generated: {why}'}")
+    return 0
+
+
+def _export(run_dir: Any, folder: Any, options: dict[str, Any]) -> int:
+    from recbole_diffgrm.experiments.changes import check_recommend
+
+    if not isinstance(folder, str) or not folder:
+        raise UserError("--export=FOLDER needs a folder to write to")
+    _check_changes("recommend", run_dir, options, check_recommend)
+    with working():
+        from recbole_diffgrm.serving.recommender import Recommender
+
+        Recommender.load(run_dir, **options).export(folder)
+    print(f"exported: {folder}")
     return 0
 
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from recbole_diffgrm.generation.beam_search import Beams, Constraint, Step, TrieConstraint, beam_search
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat, keep_existing
 from recbole_diffgrm.generation.semantic_ids import MASKED
 from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.models.candidates import GeneratedItems
+from recbole_diffgrm.models.programs import Programs
 from recbole_diffgrm.models.search import SearchModel
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
 from recbole_diffgrm.nn.linear import linear_per_digit
@@ -95,13 +96,16 @@ class AutoregressiveModel(SearchModel):
         return LossOutput({"sid": losses.mean()}, len(sids), statistics)
 
     def _logits(self, batch, sids: Tensor) -> Tensor:
+        return self.decode_logits(sids, self.encode(batch))
+
+    def decode_logits(self, sids: Tensor, memory: Memory) -> Tensor:
         """Of all digits of SIDs [B, n], each given those before it: [B, n, M]"""
         table = self.code_table
         n, m, _ = table.shape
         index = sids[:, :-1] + torch.arange(n - 1, device=sids.device) * m
-        start = self.start_embedding.expand(len(sids), 1, -1)
+        start = self.start_embedding.expand(sids.shape[0], 1, -1)
         x = torch.cat([start, F.embedding(index, table.flatten(0, 1))], dim=1)  # [B, n, d]
-        states = self.decode(x, self.encode(batch)) * self.logit_scale
+        states = self.decode(x, memory) * self.logit_scale
         return linear_per_digit(states, table)
 
     def summarize_statistics(self, sums: Mapping[str, list[float]], epoch: int) -> dict[str, Any]:
@@ -152,6 +156,41 @@ class AutoregressiveModel(SearchModel):
             return log_probs[:, :, None].expand(-1, -1, n, -1)  # only those of the next digit are read
 
         return step
+
+    def programs(self) -> Programs:
+        search = {"constraint": "trie", "normalize": self.normalize_codes, "sid_score_weight": None}
+        return Programs(_Encode(self), _PrefixStep(self), search)
+
+
+class _Encode(nn.Module):
+    """For torch.export (models/programs.py)."""
+
+    def __init__(self, model: AutoregressiveModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, items: Tensor, length: Tensor) -> tuple:
+        memory = self.model.encode({self.model.ITEM_SEQ: items, self.model.ITEM_SEQ_LEN: length})
+        return list(memory.keys), list(memory.values), memory.bias
+
+
+class _PrefixStep(nn.Module):
+    """For torch.export: without a cache, whose size would change from step to step; branches are decoded from their
+    first digit on."""
+
+    def __init__(self, model: AutoregressiveModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, digits: Tensor, keys: list[Tensor], values: list[Tensor], bias: Tensor) -> Tensor:
+        num_users, width, n = digits.shape
+        keys, values, [bias] = (
+            [part[:, None].expand(-1, width, -1, -1, -1).flatten(0, 1) for part in parts]
+            for parts in (keys, values, [bias])
+        )
+        # A digit that is still open is not read: those before it do not see it.
+        logits = self.model.decode_logits(digits.flatten(0, 1).clamp(min=0), Memory(keys, values, bias))
+        return logits.log_softmax(dim=-1).view(num_users, width, n, -1)
 
 
 def numbers_per_user(sizes: Sizes, num_states: int, width: int, num_digits: int, num_codes: int) -> int:

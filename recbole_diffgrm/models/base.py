@@ -23,6 +23,7 @@ from recbole_diffgrm.generation.beam_search import Beams, Constraint, Step
 from recbole_diffgrm.generation.ranges import number_within
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models.candidates import Candidates
+from recbole_diffgrm.models.programs import Programs
 
 # The paper's groups of models, and those that learn nothing.
 Family = Literal["baseline", "item ID", "semantic-enhanced", "generative"]
@@ -143,6 +144,10 @@ class ModelInterface(ABC):
     def search_parts(self, batch) -> tuple[Step, Constraint]:
         """What the search of `generate_beams` is made of: a path that it took can be followed again with them."""
         raise UserError(f"explain: {type(self).__name__} does not generate semantic IDs step by step")
+
+    def programs(self) -> Programs:
+        """The model for torch.export."""
+        raise UserError(f"export: {type(self).__name__} cannot be exported; DiffGRM, TIGER and ARM can")
 
 
 class Model(ModelInterface, SequentialRecommender):

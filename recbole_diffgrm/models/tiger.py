@@ -40,7 +40,7 @@ class TIGER(AutoregressiveModel):
 
     def encode(self, batch) -> Memory:
         items, length = batch[self.ITEM_SEQ], batch[self.ITEM_SEQ_LEN]
-        n, m = self.semantic_ids.num_digits, self.semantic_ids.codebook_size
+        n, m, _ = self.code_table.shape
         tokens = (self.semantic_ids.lookup(items) + torch.arange(n, device=items.device) * m).flatten(1)  # [B, L * n]
         length = length * n
         if self._has_user_token(batch):

@@ -27,6 +27,7 @@ from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models import get_model
 from recbole_diffgrm.models.base import ModelInterface, users_per_batch
 from recbole_diffgrm.serving import pretrained
+from recbole_diffgrm.serving.export import export
 from recbole_diffgrm.serving.new_items import ItemEncoder, NewItems
 from recbole_diffgrm.tokenizer.pipeline import TOKENIZER_FILE
 
@@ -106,6 +107,10 @@ class Recommender:
     def save_pretrained(self, folder: str | Path) -> None:
         """To hand it on: weights, items with those that were added, tokenizer, and a model card (README.md)."""
         pretrained.save(self, Path(folder))
+
+    def export(self, folder: str | Path) -> None:
+        """Programs of torch.export with all that a search needs: recommends where there is nothing but torch."""
+        export(self, Path(folder))
 
     def save_tokenizer(self, folder: Path) -> None:
         """The run's, if it has one, with the items that were added."""

@@ -29,7 +29,9 @@ from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork
 from recbole_diffgrm.models.diffgrm.noising import digit_losses, sample_losses
 from recbole_diffgrm.models.diffgrm.options import DiffGRMOptions, make_noising
 from recbole_diffgrm.models.diffgrm.prior import CodePrior
+from recbole_diffgrm.models.diffgrm.programs import make_programs
 from recbole_diffgrm.models.diffgrm.statistics import digit_means, digit_sums
+from recbole_diffgrm.models.programs import Programs
 from recbole_diffgrm.models.search import SearchModel
 from recbole_diffgrm.nn.item_softmax import ItemSoftmax, Repeats
 
@@ -220,6 +222,9 @@ class DiffGRM(SearchModel):
 
     def search_parts(self, batch) -> tuple[Step, Constraint]:
         return self._search_parts(self._history(self._encode(batch), batch[self.ITEM_SEQ_LEN]))
+
+    def programs(self) -> Programs:
+        return make_programs(self)
 
     def _chunks(self, batch, widths: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """(number of the first user, batch)"""

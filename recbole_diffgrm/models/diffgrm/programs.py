@@ -1,0 +1,59 @@
+"""DiffGRM for torch.export (models/programs.py)."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.models.diffgrm.network import DiffGRMNetwork, EncodedHistory
+from recbole_diffgrm.models.programs import Programs
+
+if TYPE_CHECKING:
+    from recbole_diffgrm.models.diffgrm.model import DiffGRM
+
+
+def make_programs(model: "DiffGRM") -> Programs:
+    if model.decoding != "constrained":
+        raise UserError(f"export: decoding must be constrained, not {model.decoding}")
+    if model.has_item_head and not model.scores_all:
+        raise UserError("export: item_scoring must be full: programs score all items")
+    search = {
+        "constraint": "lattice",
+        "path_merge": model.path_merge,
+        "normalize": model.normalize_codes,
+        "sid_score_weight": model.sid_score_weight if model.has_item_head else None,
+    }
+    return Programs(_Encode(model), _Step(model.network), search)
+
+
+class _Encode(nn.Module):
+    vectors: Tensor | None
+
+    def __init__(self, model: "DiffGRM"):
+        super().__init__()
+        self.model = model
+        items = torch.arange(model.n_items, device=model.semantic_ids.sids.device)
+        # [N + 1, d] of all items, once and for all
+        self.register_buffer("vectors", model._embed(items).detach() if model.has_item_head else None)
+
+    def forward(self, items: Tensor, length: Tensor) -> tuple:
+        model = self.model
+        states = model._encode({model.ITEM_SEQ: items, model.ITEM_SEQ_LEN: length})
+        history = model.network.precompute_kv(states, length)
+        memory = (list(history.keys), list(history.values), history.bias)
+        if self.vectors is None:
+            return memory
+        last = states.gather(1, (length - 1)[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)  # [B, d]
+        logits = model.network.item_logits(last, self.vectors, items)
+        return (*memory, logits.float().log_softmax(dim=-1))
+
+
+class _Step(nn.Module):
+    def __init__(self, network: DiffGRMNetwork):
+        super().__init__()
+        self.network = network
+
+    def forward(self, digits: Tensor, keys: list[Tensor], values: list[Tensor], bias: Tensor) -> Tensor:
+        """All digits of all branches: which ones are open differs from step to step, and programs do not."""
+        return self.network.logits(self.network.decode(digits, EncodedHistory(keys, values, bias))).log_softmax(dim=-1)

@@ -1,0 +1,112 @@
+"""Recommendations from a folder that --export has written. Needs torch alone: RecBole and the rest of this project may
+be missing (the folder has a copy of what is imported here).
+
+    PYTHONPATH=FOLDER python -m recbole_diffgrm.serving.exported FOLDER ITEM ITEM ...
+
+torch.export.load trusts the folder: load only what you have made or checked.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.generation.beam_search import Constraint, LatticeConstraint, TrieConstraint, beam_search
+from recbole_diffgrm.generation.item_ranking import (
+    GeneratedSids,
+    keep_existing,
+    mask_scores,
+    rank_items,
+    scores_of_sids,
+    top_items,
+)
+from recbole_diffgrm.generation.semantic_ids import SemanticIds
+
+ENCODE_FILE, STEP_FILE, TABLES_FILE, SETTINGS_FILE = "encode.pt2", "step.pt2", "tables.pt", "settings.json"
+USERS_AT_ONCE = 64
+
+
+class ExportedRecommender:
+    """
+    >>> ExportedRecommender("exported").recommend([["50", "172"]], k=5)
+    """
+
+    def __init__(self, folder: str | Path):
+        folder = Path(folder)
+        if not (folder / SETTINGS_FILE).exists():
+            raise UserError(f"{folder} is not a folder that --export has written: it has no {SETTINGS_FILE}")
+        self.settings: dict[str, Any] = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+        self.semantic_ids = SemanticIds(torch.load(folder / TABLES_FILE, weights_only=True))
+        self.encode, self.step = (torch.export.load(folder / name).module() for name in (ENCODE_FILE, STEP_FILE))
+        self.names, self.titles = self.settings["names"], self.settings["titles"]
+        self.numbers = {name: number for number, name in enumerate(self.names) if number}
+
+    def recommend(
+        self, histories: Sequence[Sequence[str]], k: int = 10, filter_seen: bool | None = None
+    ) -> list[list[tuple[str, str, float]]]:
+        """(item, title, score) of the best items for each history, as the Recommender has them."""
+        unknown = [item for history in histories for item in history if item not in self.numbers]
+        if unknown or not all(histories):
+            raise UserError(
+                f"history: unknown item {unknown[0]!r}" if unknown else "history: at least one item is needed"
+            )
+        numbers = [[self.numbers[item] for item in history] for history in histories]
+        filter_seen = self.settings["filter_seen"] if filter_seen is None else filter_seen
+        lists: list[list[tuple[str, str, float]]] = []
+        for start in range(0, len(numbers), USERS_AT_ONCE):
+            lists += self._recommend(numbers[start : start + USERS_AT_ONCE], min(k, len(self.names) - 1), filter_seen)
+        return lists
+
+    @torch.inference_mode()
+    def _recommend(self, histories: list[list[int]], k: int, filter_seen: bool) -> list[list[tuple[str, str, float]]]:
+        cut = [history[-self.settings["max_length"] :] for history in histories]
+        length = torch.tensor([len(history) for history in cut])
+        width = int(length.max())
+        items = torch.tensor([history + [0] * (width - len(history)) for history in cut])
+        keys, values, bias, *scores = self.encode(items, length)
+        beams = beam_search(
+            lambda known, parent: self.step(known, keys, values, bias),
+            self._constraint(),
+            self.settings["widths"],
+            len(cut),
+            leaf_size=int(self.settings["normalize"]),
+        )
+        generated = keep_existing(beams, self.semantic_ids)
+        seen = None
+        if filter_seen:
+            pairs = [(user, item) for user, history in enumerate(histories) for item in history]
+            seen = tuple(torch.tensor(pairs).T)
+        ranked, scored = self._rank(generated, scores[0] if scores else None, k, seen)
+        return [
+            [(self.names[item], self.titles[item], score) for item, score in zip(*of_user) if item]
+            for of_user in zip(ranked.tolist(), scored.tolist())
+        ]
+
+    def _constraint(self) -> Constraint:
+        ids, normalize = self.semantic_ids, self.settings["normalize"]
+        if self.settings["constraint"] == "lattice":
+            return LatticeConstraint(ids.lattice, self.settings["path_merge"], normalize)
+        return TrieConstraint(ids.trie, ids.sids, normalize)
+
+    def _rank(self, generated: GeneratedSids, scores: Tensor | None, k: int, seen: Any) -> tuple[Tensor, Tensor]:
+        """Items [U, k], 0 for none, and their scores."""
+        ids = self.semantic_ids
+        if scores is None:  # items of the generated SIDs, then popular ones
+            items, _ = rank_items(generated.rows, ids.groups, ids.popular, k, seen)
+            is_of_sid = ids.sid_index[items][:, :, None] == generated.rows[:, None, :]  # [U, k, W]
+            return items, torch.where(is_of_sid, generated.scores[:, None, :], -torch.inf).amax(-1)
+        of_sids = scores_of_sids(generated.rows, generated.scores, ids.num_sids)
+        scores = scores.clone()
+        scores[:, 1:] += self.settings["sid_score_weight"] * of_sids[:, ids.sid_index[1:].long()]
+        items = top_items(mask_scores(scores, seen), k)
+        return items, scores.gather(1, items)
+
+
+if __name__ == "__main__":
+    for item, title, score in ExportedRecommender(sys.argv[1]).recommend([sys.argv[2:]])[0]:
+        print(f"{item}\t{title}\t{score:.4f}")
