@@ -189,6 +189,11 @@ def test_a_study_that_does_not_exist(without_torch):
     assert done.returncode == 2 and "does_not_exist.yaml does not exist" in done.stderr
 
 
+def test_a_service_of_nothing(without_torch):
+    done = run_python("-m", "recbole_diffgrm.serve", "does_not_exist", **without_torch)
+    assert done.returncode == 2 and "does_not_exist is not a run directory" in done.stderr
+
+
 def test_version(without_torch):
     for command in (["run_recbole_diffgrm.py"], ["-m", "recbole_diffgrm"]):
         assert run_python(*command, "--version", **without_torch).stdout == f"recbole_diffgrm {__version__}\n"
