@@ -20,7 +20,7 @@ from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat, keep_
 from recbole_diffgrm.generation.semantic_ids import MASKED
 from recbole_diffgrm.models.base import LossOutput
 from recbole_diffgrm.models.candidates import GeneratedItems
-from recbole_diffgrm.models.programs import Programs
+from recbole_diffgrm.models.programs import MemoryTensors, Programs
 from recbole_diffgrm.models.search import SearchModel
 from recbole_diffgrm.nn.kv_cache import BranchCache, Memory
 from recbole_diffgrm.nn.linear import linear_per_digit
@@ -169,9 +169,9 @@ class _Encode(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, items: Tensor, length: Tensor) -> tuple:
+    def forward(self, items: Tensor, length: Tensor) -> tuple[MemoryTensors, None]:
         memory = self.model.encode({self.model.ITEM_SEQ: items, self.model.ITEM_SEQ_LEN: length})
-        return list(memory.keys), list(memory.values), memory.bias
+        return {"keys": list(memory.keys), "values": list(memory.values), "bias": memory.bias}, None
 
 
 class _PrefixStep(nn.Module):
@@ -182,11 +182,11 @@ class _PrefixStep(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, digits: Tensor, keys: list[Tensor], values: list[Tensor], bias: Tensor) -> Tensor:
+    def forward(self, digits: Tensor, memory: dict[str, Any]) -> Tensor:
         num_users, width, n = digits.shape
         keys, values, [bias] = (
             [part[:, None].expand(-1, width, -1, -1, -1).flatten(0, 1) for part in parts]
-            for parts in (keys, values, [bias])
+            for parts in (memory["keys"], memory["values"], [memory["bias"]])
         )
         # A digit that is still open is not read: those before it do not see it.
         logits = self.model.decode_logits(digits.flatten(0, 1).clamp(min=0), Memory(keys, values, bias))

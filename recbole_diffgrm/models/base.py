@@ -111,6 +111,9 @@ class ModelInterface(ABC):
             "their semantic IDs can, such as DiffGRM, TIGER, ARM, RPG and VQRec"
         )
 
+    def finish_items(self) -> None:  # noqa: B027  most models have nothing to do
+        """Called once items were added, with all weights: make anew what is made of them."""
+
     @classmethod
     def scores_every_item(cls, config, num_items: int) -> bool:
         """Do its candidates hold a score for every item of a catalogue of this size?"""

@@ -7,10 +7,14 @@ with M codes each, N items, h heads, c head size.
 
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
+
+# What the decoder attends to: `keys` and `values` are lists of [B, h, S, c], one for each layer, `bias` is
+# [B, 1, 1, S]; others are [B, ...].
+MemoryTensors = dict[str, list[Tensor] | Tensor]
 
 
 class Programs(NamedTuple):
-    encode: nn.Module  # items [B, L], length [B] -> keys, values, bias and, if items have scores, these [B, N + 1]
-    step: nn.Module  # digits [B, W, n], keys and values (lists of [B, h, S, c]), bias [B, 1, 1, S] -> [B, W, n, M]
+    encode: nn.Module  # items [B, L], length [B] -> (memory, scores of all items [B, N + 1] or None)
+    step: nn.Module  # digits [B, W, n], memory -> log-probabilities of codes [B, W, n, M]
     search: dict[str, Any]  # what serving/exported.py needs to know: plain data

@@ -66,10 +66,13 @@ class RPG(Model):
 
     @classmethod
     def add_items(cls, config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The graph of a larger catalogue is built anew by finish_training."""
+        """Room for the graph of a larger catalogue."""
         num_sids = len(state["semantic_ids.sids"])
         num_edges = min(config["graph_edges"], num_sids)
         return {**state, "graph": torch.zeros(num_sids, num_edges, dtype=torch.int32)}
+
+    def finish_items(self) -> None:
+        self.finish_training()
 
     # Training
 

@@ -34,12 +34,13 @@ def export(recommender: "Recommender", folder: Path) -> None:
     size = min(2, longest)
     items = torch.ones(3, size, dtype=torch.int64, device=config["device"])
     lengths = torch.full_like(items[:, 0], size)
-    memory = programs.encode(items, lengths)[:3]
+    memory, _ = programs.encode(items, lengths)
     digits = torch.zeros(3, 4, ids.num_digits, dtype=torch.int64, device=config["device"])
-    of_layers = [{0: batch, 2: states} for _ in memory[0]]
+    of_layers = [{0: batch, 2: states} for _ in memory["keys"]]
+    of_memory: dict[str, Any] = {name: {0: batch} for name in memory}
+    of_memory |= {"keys": of_layers, "values": of_layers, "bias": {0: batch, 3: states}}
     _write(programs.encode, (items, lengths), ({0: batch, 1: length}, {0: batch}), folder / ENCODE_FILE)
-    shapes = ({0: batch, 1: beam}, of_layers, of_layers, {0: batch, 3: states})
-    _write(programs.step, (digits, *memory), shapes, folder / STEP_FILE)
+    _write(programs.step, (digits, memory), ({0: batch, 1: beam}, of_memory), folder / STEP_FILE)
     with atomic_write(folder / TABLES_FILE) as file:
         torch.save({name: buffer.cpu().clone() for name, buffer in ids.named_buffers()}, file)
     settings = {

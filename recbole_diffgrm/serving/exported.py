@@ -68,9 +68,9 @@ class ExportedRecommender:
         length = torch.tensor([len(history) for history in cut])
         width = int(length.max())
         items = torch.tensor([history + [0] * (width - len(history)) for history in cut])
-        keys, values, bias, *scores = self.encode(items, length)
+        memory, scores = self.encode(items, length)
         beams = beam_search(
-            lambda known, parent: self.step(known, keys, values, bias),
+            lambda known, parent: self.step(known, memory),
             self._constraint(),
             self.settings["widths"],
             len(cut),
@@ -81,7 +81,7 @@ class ExportedRecommender:
         if filter_seen:
             pairs = [(user, item) for user, history in enumerate(histories) for item in history]
             seen = tuple(torch.tensor(pairs).T)
-        ranked, scored = self._rank(generated, scores[0] if scores else None, k, seen)
+        ranked, scored = self._rank(generated, scores, k, seen)
         return [
             [(self.names[item], self.titles[item], score) for item, score in zip(*of_user) if item]
             for of_user in zip(ranked.tolist(), scored.tolist())

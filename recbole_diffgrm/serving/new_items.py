@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recbole_diffgrm.data.atomic import check_ids
+from recbole_diffgrm.data.columns import find_rows
 from recbole_diffgrm.errors import UserError, show
 from recbole_diffgrm.experiments.item_data import WHITENING_FILE
 from recbole_diffgrm.experiments.item_table import Items, title_column
@@ -52,7 +53,7 @@ class ItemEncoder:
         if embeddings is None:
             embeddings = text_encoder.encode(self._text_encoder, self._texts(names, items))
         tokenizer = replace(self.tokenizer)
-        is_new = ~np.isin(names, tokenizer.item_ids)  # a sid_file may know more items than the run
+        is_new = find_rows(names, tokenizer.item_ids) < 0  # a sid_file may know more items than the run
         tokenizer.assign(np.array(names)[is_new].tolist(), embeddings=np.asarray(embeddings)[is_new])
         vectors = whiten(self._whitening, embeddings) if self._whitening else None
         return NewItems(names, [_title(item) for item in items], tokenizer.table(names), vectors), tokenizer

@@ -167,7 +167,7 @@ class Recommender:
         known = Items(self.items.names + new.names, self.items.titles + new.titles)
         state = self.config.model_class.add_items(self.config, self._extend_state(new))
         model = build_model(self.config, known, state)
-        model.finish_training()
+        model.finish_items()
         self.model, self.items, self.item_encoder.tokenizer = model, known, tokenizer
         return new.names
 

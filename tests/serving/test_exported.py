@@ -14,7 +14,7 @@ from recbole_diffgrm.serving.exported import ExportedRecommender
 
 HEAD = {"item_head": True, "item_text": True, "sid_score_weight": 0.3}
 CASES = [
-    ("DiffGRM", {**HEAD, "sample_unit": "sequence", "min_history": 1, "max_history": None}),
+    ("DiffGRM", {**HEAD, "code_prior": True, "sample_unit": "sequence", "min_history": 1, "max_history": None}),
     ("DiffGRM", {"path_merge": "logsumexp", "cross_attention_sink": True, "beam_size": 20}),
     ("TIGER", {"normalize_codes": True}),
 ]
@@ -34,9 +34,9 @@ def test_lists_are_those_of_the_recommender(text_options, tmp_path, name, change
             assert [one[:2] for one in mine] == [one[:2] for one in theirs] and len(mine) == 41
             assert [one[2] for one in mine] == pytest.approx([one.score for one in theirs], abs=1e-4)
     for users, length, beam in ((1, 1, 1), (2, 10, 3), (7, 4, 30)):
-        memory = exported.encode(torch.ones(users, length, dtype=torch.int64), torch.full((users,), length))[:3]
+        memory, _ = exported.encode(torch.ones(users, length, dtype=torch.int64), torch.full((users,), length))
         digits = torch.full((users, beam, exported.semantic_ids.num_digits), -1)
-        assert exported.step(digits, *memory).shape == (*digits.shape, 8)
+        assert exported.step(digits, memory).shape == (*digits.shape, 8)
     (filtered,) = exported.recommend([histories[2]], 10, filter_seen=True)
     assert not {item for item, *_ in filtered} & set(histories[2])
     assert {path.name for path in (tmp_path / "exported").iterdir()} == {

@@ -21,7 +21,7 @@ HEAD = {"item_head": True, "item_text": True, "sid_score_weight": 0.3}
 MODELS = [
     ("DiffGRM", {"beam_size": 200}),
     ("DiffGRM", {"sid_collisions": "reassign", "mask_absent_codes": True}),
-    ("DiffGRM", {**HEAD, "sample_unit": "sequence", "min_history": 1, "max_history": None}),
+    ("DiffGRM", {**HEAD, "code_prior": True, "sample_unit": "sequence", "min_history": 1, "max_history": None}),
     ("DiffGRM", {**HEAD, "item_scoring": "generated", "leaf_size": 4, "sid_collisions": "extra_digit"}),
     ("TIGER", {"beam_size": 200, "sid_collisions": "extra_digit"}),
     ("ARM", {"beam_size": 200, "sid_collisions": "keep"}),
@@ -66,7 +66,7 @@ def build_with_all_items(recommender: Recommender, tokenizer: Tokenizer, names: 
     missing = model.load_state_dict(state, strict=False)
     assert not missing.unexpected_keys
     assert all(name.startswith(("semantic_ids.", "graph")) for name in missing.missing_keys)
-    model.finish_training()
+    model.finish_items()
     return Recommender(config, model.eval(), known)
 
 

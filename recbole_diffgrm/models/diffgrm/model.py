@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from recbole_diffgrm.generation.beam_search import Beams, Constraint, Step, beam_search, normalize
@@ -119,6 +120,10 @@ class DiffGRM(SearchModel):
         name = "network.id_embedding"
         learned, num_items = state[name], len(state["semantic_ids.sid_index"])
         return {**state, name: F.pad(learned, (0, 0, 0, num_items - len(learned)))}
+
+    def finish_items(self) -> None:
+        if self.code_prior is not None:
+            self.code_prior.update(self._item_vectors(None).detach(), self.semantic_ids)
 
     # Training
 

@@ -47,4 +47,4 @@ class CodePrior(nn.Module):
 
     def forward(self, state: Tensor, means: Tensor) -> Tensor:
         """[B, d], [n * M, d] -> [B, n, M] logits"""
-        return (state @ means.T + self.log_counts).view(len(state), *self.shape)
+        return (state @ means.T + self.log_counts).unflatten(-1, self.shape)

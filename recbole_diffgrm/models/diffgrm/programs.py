@@ -1,13 +1,13 @@
 """DiffGRM for torch.export (models/programs.py)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.models.diffgrm.network import DiffGRMNetwork, EncodedHistory
-from recbole_diffgrm.models.programs import Programs
+from recbole_diffgrm.models.programs import MemoryTensors, Programs
 
 if TYPE_CHECKING:
     from recbole_diffgrm.models.diffgrm.model import DiffGRM
@@ -37,16 +37,17 @@ class _Encode(nn.Module):
         # [N + 1, d] of all items, once and for all
         self.register_buffer("vectors", model._embed(items).detach() if model.has_item_head else None)
 
-    def forward(self, items: Tensor, length: Tensor) -> tuple:
+    def forward(self, items: Tensor, length: Tensor) -> tuple[MemoryTensors, Tensor | None]:
         model = self.model
         states = model._encode({model.ITEM_SEQ: items, model.ITEM_SEQ_LEN: length})
-        history = model.network.precompute_kv(states, length)
-        memory = (list(history.keys), list(history.values), history.bias)
-        if self.vectors is None:
-            return memory
         last = states.gather(1, (length - 1)[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)  # [B, d]
-        logits = model.network.item_logits(last, self.vectors, items)
-        return (*memory, logits.float().log_softmax(dim=-1))
+        history, prior = model.network.precompute_kv(states, length), model._prior(last)
+        memory: MemoryTensors = {"keys": list(history.keys), "values": list(history.values), "bias": history.bias}
+        if prior is not None:
+            memory["prior"] = prior
+        if self.vectors is None:
+            return memory, None
+        return memory, model.network.item_logits(last, self.vectors, items).float().log_softmax(dim=-1)
 
 
 class _Step(nn.Module):
@@ -54,6 +55,6 @@ class _Step(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, digits: Tensor, keys: list[Tensor], values: list[Tensor], bias: Tensor) -> Tensor:
+    def forward(self, digits: Tensor, memory: dict[str, Any]) -> Tensor:
         """All digits of all branches: which ones are open differs from step to step, and programs do not."""
-        return self.network.logits(self.network.decode(digits, EncodedHistory(keys, values, bias))).log_softmax(dim=-1)
+        return self.network.digit_logits(digits, EncodedHistory(**memory)).log_softmax(dim=-1)
