@@ -90,7 +90,7 @@ class ExportedRecommender:
     def _constraint(self) -> Constraint:
         ids, normalize = self.semantic_ids, self.settings["normalize"]
         if self.settings["constraint"] == "lattice":
-            return LatticeConstraint(ids.lattice, self.settings["path_merge"], normalize)
+            return LatticeConstraint(ids.lattice, self.settings["merge"], normalize)
         return TrieConstraint(ids.trie, ids.sids, normalize)
 
     def _rank(self, generated: GeneratedSids, scores: Tensor | None, k: int, seen: Any) -> tuple[Tensor, Tensor]:
@@ -102,7 +102,7 @@ class ExportedRecommender:
             return items, torch.where(is_of_sid, generated.scores[:, None, :], -torch.inf).amax(-1)
         of_sids = scores_of_sids(generated.rows, generated.scores, ids.num_sids)
         scores = scores.clone()
-        scores[:, 1:] += self.settings["sid_score_weight"] * of_sids[:, ids.sid_index[1:].long()]
+        scores[:, 1:] += self.settings["score_weight"] * of_sids[:, ids.sid_index[1:].long()]
         items = top_items(mask_scores(scores, seen), k)
         return items, scores.gather(1, items)
 

@@ -20,9 +20,9 @@ def make_programs(model: "DiffGRM") -> Programs:
         raise UserError("export: item_scoring must be full: programs score all items")
     search = {
         "constraint": "lattice",
-        "path_merge": model.path_merge,
+        "merge": model.path_merge,
         "normalize": model.normalize_codes,
-        "sid_score_weight": model.sid_score_weight if model.has_item_head else None,
+        "score_weight": model.sid_score_weight if model.has_item_head else None,
     }
     return Programs(_Encode(model), _Step(model.network), search)
 
