@@ -18,7 +18,12 @@ from recbole_diffgrm.serving.exported import ENCODE_FILE, SETTINGS_FILE, STEP_FI
 if TYPE_CHECKING:
     from recbole_diffgrm.serving.recommender import Recommender
 
-LOADER = ("errors.py", "generation", "serving/exported.py")  # of the package: no more than the loader imports
+LOADER = (
+    "errors.py",
+    "files.py",
+    "generation",
+    "serving/exported.py",
+)  # of the package: no more than the loader imports
 MOST = 1 << 16  # users, branches
 
 

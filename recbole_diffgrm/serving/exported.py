@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import read_text, reading
 from recbole_diffgrm.generation.beam_search import Constraint, LatticeConstraint, TrieConstraint, beam_search
 from recbole_diffgrm.generation.item_ranking import (
     GeneratedSids,
@@ -40,9 +41,10 @@ class ExportedRecommender:
         folder = Path(folder)
         if not (folder / SETTINGS_FILE).exists():
             raise UserError(f"{folder} is not a folder that --export has written: it has no {SETTINGS_FILE}")
-        self.settings: dict[str, Any] = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-        self.semantic_ids = SemanticIds(torch.load(folder / TABLES_FILE, weights_only=True))
-        self.encode, self.step = (torch.export.load(folder / name).module() for name in (ENCODE_FILE, STEP_FILE))
+        self.settings: dict[str, Any] = json.loads(read_text(folder / SETTINGS_FILE))
+        with reading(folder / TABLES_FILE):
+            self.semantic_ids = SemanticIds(torch.load(folder / TABLES_FILE, weights_only=True))
+        self.encode, self.step = (_load_program(folder / name) for name in (ENCODE_FILE, STEP_FILE))
         self.names, self.titles = self.settings["names"], self.settings["titles"]
         self.numbers = {name: number for number, name in enumerate(self.names) if number}
 
@@ -105,6 +107,11 @@ class ExportedRecommender:
         scores[:, 1:] += self.settings["score_weight"] * of_sids[:, ids.sid_index[1:].long()]
         items = top_items(mask_scores(scores, seen), k)
         return items, scores.gather(1, items)
+
+
+def _load_program(path: Path) -> torch.nn.Module:
+    with reading(path):
+        return torch.export.load(path).module()
 
 
 if __name__ == "__main__":

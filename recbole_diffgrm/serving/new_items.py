@@ -21,6 +21,7 @@ from recbole_diffgrm.tokenizer.pipeline import TOKENIZER_FILE
 from recbole_diffgrm.tokenizer.text_vectors import whiten
 from recbole_diffgrm.tokenizer.tokenizer import Tokenizer
 from recbole_diffgrm.tokenizer.whitening import Whitening
+from recbole_diffgrm.words import count
 
 
 class NewItems(NamedTuple):
@@ -52,6 +53,8 @@ class ItemEncoder:
         names = self._names(items, known)
         if embeddings is None:
             embeddings = text_encoder.encode(self._text_encoder, self._texts(names, items))
+        elif len(embeddings) != len(names):
+            raise UserError(f"add_items: {count(len(names), 'item')}, but {count(len(embeddings), 'embedding')}")
         tokenizer = replace(self.tokenizer)
         is_new = find_rows(names, tokenizer.item_ids) < 0  # a sid_file may know more items than the run
         tokenizer.assign(np.array(names)[is_new].tolist(), embeddings=np.asarray(embeddings)[is_new])

@@ -131,6 +131,8 @@ def test_embeddings_take_the_place_of_texts(train):
     assert recommender.sid("v1") == tuple(tokenizer.assign(["v1"], embeddings=vectors)[0].tolist())
     with pytest.raises(UserError, match=r"embeddings must be \[1, 16\], not \[1, 3\]"):
         recommender.add_items([{"item_id": "v2"}], np.zeros((1, 3)))
+    with pytest.raises(UserError, match="2 items, but 1 embedding"):
+        recommender.add_items([{"item_id": "v2"}, {"item_id": "v3"}], np.zeros((1, 16)))
 
 
 @pytest.mark.parametrize(
