@@ -158,7 +158,7 @@ class AutoregressiveModel(SearchModel):
         return step
 
     def programs(self) -> Programs:
-        search = {"constraint": "trie", "normalize": self.normalize_codes, "score_weight": None}
+        search = {"constraint": "trie", "normalize": self.normalize_codes}
         return Programs(_Encode(self), _PrefixStep(self), search)
 
 

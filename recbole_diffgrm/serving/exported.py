@@ -23,7 +23,6 @@ from recbole_diffgrm.generation.item_ranking import (
     keep_existing,
     mask_scores,
     rank_items,
-    scores_of_sids,
     top_items,
 )
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
@@ -70,24 +69,31 @@ class ExportedRecommender:
         length = torch.tensor([len(history) for history in cut])
         width = int(length.max())
         items = torch.tensor([history + [0] * (width - len(history)) for history in cut])
-        memory, scores = self.encode(items, length)
-        beams = beam_search(
-            lambda known, parent: self.step(known, memory),
-            self._constraint(),
-            self.settings["widths"],
-            len(cut),
-            leaf_size=int(self.settings["normalize"]),
-        )
-        generated = keep_existing(beams, self.semantic_ids)
         seen = None
         if filter_seen:
             pairs = [(user, item) for user, history in enumerate(histories) for item in history]
             seen = tuple(torch.tensor(pairs).T)
-        ranked, scored = self._rank(generated, scores, k, seen)
+        memory, scores = self.encode(items, length)
+        if scores is None:
+            ranked, scored = self._rank_generated(self._search(memory, len(cut)), k, seen)
+        else:
+            scores = mask_scores(scores.clone(), seen)
+            ranked = top_items(scores, k)
+            scored = scores.gather(1, ranked)
         return [
             [(self.names[item], self.titles[item], score) for item, score in zip(*of_user) if item]
             for of_user in zip(ranked.tolist(), scored.tolist())
         ]
+
+    def _search(self, memory: dict[str, Any], num_users: int) -> GeneratedSids:
+        beams = beam_search(
+            lambda known, parent: self.step(known, memory),
+            self._constraint(),
+            self.settings["widths"],
+            num_users,
+            leaf_size=int(self.settings["normalize"]),
+        )
+        return keep_existing(beams, self.semantic_ids)
 
     def _constraint(self) -> Constraint:
         ids, normalize = self.semantic_ids, self.settings["normalize"]
@@ -95,18 +101,12 @@ class ExportedRecommender:
             return LatticeConstraint(ids.lattice, self.settings["merge"], normalize)
         return TrieConstraint(ids.trie, ids.sids, normalize)
 
-    def _rank(self, generated: GeneratedSids, scores: Tensor | None, k: int, seen: Any) -> tuple[Tensor, Tensor]:
-        """Items [U, k], 0 for none, and their scores."""
+    def _rank_generated(self, generated: GeneratedSids, k: int, seen: Any) -> tuple[Tensor, Tensor]:
+        """Items of the generated SIDs, then popular ones [U, k], 0 for none, and their scores."""
         ids = self.semantic_ids
-        if scores is None:  # items of the generated SIDs, then popular ones
-            items, _ = rank_items(generated.rows, ids.groups, ids.popular, k, seen)
-            is_of_sid = ids.sid_index[items][:, :, None] == generated.rows[:, None, :]  # [U, k, W]
-            return items, torch.where(is_of_sid, generated.scores[:, None, :], -torch.inf).amax(-1)
-        of_sids = scores_of_sids(generated.rows, generated.scores, ids.num_sids)
-        scores = scores.clone()
-        scores[:, 1:] += self.settings["score_weight"] * of_sids[:, ids.sid_index[1:].long()]
-        items = top_items(mask_scores(scores, seen), k)
-        return items, scores.gather(1, items)
+        items, _ = rank_items(generated.rows, ids.groups, ids.popular, k, seen)
+        is_of_sid = ids.sid_index[items][:, :, None] == generated.rows[:, None, :]  # [U, k, W]
+        return items, torch.where(is_of_sid, generated.scores[:, None, :], -torch.inf).amax(-1)
 
 
 def _load_program(path: Path) -> torch.nn.Module:

@@ -25,7 +25,7 @@ from recbole_diffgrm.files import reading, writing
 from recbole_diffgrm.generation.denoising import Denoising, find_branches, trace
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models import get_model
-from recbole_diffgrm.models.base import ModelInterface, users_per_batch
+from recbole_diffgrm.models.base import users_per_batch
 from recbole_diffgrm.serving import pretrained
 from recbole_diffgrm.serving.export import export
 from recbole_diffgrm.serving.new_items import ItemEncoder, NewItems
@@ -213,7 +213,7 @@ class Recommender:
     @property
     def can_explain(self) -> bool:
         """Whether its model generates semantic IDs step by step."""
-        return self.config.model_class.search_parts is not ModelInterface.search_parts
+        return self.config.model_class.generates_stepwise
 
     def popular_items(self) -> list[int]:
         """Numbers of all items: most popular first, where the model knows it."""

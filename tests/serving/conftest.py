@@ -28,5 +28,5 @@ def text_run(text_options) -> Path:
     """Of DiffGRM with its item head."""
     from recbole_diffgrm import run
 
-    head = {"item_head": True, "item_text": True, "sid_score_weight": 0.3}
+    head = {"item_head": True, "item_text": True}
     return run("DiffGRM", "tiny", **text_options, **head).run_dir

@@ -12,9 +12,10 @@ from recbole_diffgrm import Recommender, UserError, run
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.serving.exported import ExportedRecommender
 
-HEAD = {"item_head": True, "item_text": True, "sid_score_weight": 0.3}
+HEAD = {"item_head": True, "item_text": True}
 CASES = [
     ("DiffGRM", {**HEAD, "code_prior": True, "sample_unit": "sequence", "min_history": 1, "max_history": None}),
+    ("DiffGRM", {**HEAD, "code_prior": True, "item_scoring": "none"}),
     ("DiffGRM", {"path_merge": "logsumexp", "cross_attention_sink": True, "beam_size": 20}),
     ("TIGER", {"normalize_codes": True}),
 ]
@@ -95,7 +96,7 @@ def test_what_cannot_be_exported(text_run, text_options, tmp_path, capsys):
     settings = {key: value for key, value in text_options.items() if not key.startswith("sid_")}
     with pytest.raises(UserError, match="SASRec cannot be exported"):
         Recommender.load(run("SASRec", "tiny", **settings).run_dir).export(tmp_path / "folder")
-    with pytest.raises(UserError, match="item_scoring must be full"):
+    with pytest.raises(UserError, match="item_scoring must be full or none"):
         Recommender.load(text_run, item_scoring="generated").export(tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
     (tmp_path / "full").mkdir()

@@ -17,7 +17,7 @@ NEW = [
     {"item_id": "n3", "title": "<b>Bold</b> &amp; new", "categories": ""},
 ]
 TEXT = {"sid_quantizer": "opq", "sid_text_fields": ["title", "categories"], "sid_pca_dim": 12}
-HEAD = {"item_head": True, "item_text": True, "sid_score_weight": 0.3}
+HEAD = {"item_head": True, "item_text": True}
 MODELS = [
     ("DiffGRM", {"beam_size": 200}),
     ("DiffGRM", {"sid_collisions": "reassign", "mask_absent_codes": True}),

@@ -121,10 +121,6 @@ class DiffGRM(SearchModel):
         learned, num_items = state[name], len(state["semantic_ids.sid_index"])
         return {**state, name: F.pad(learned, (0, 0, 0, num_items - len(learned)))}
 
-    def finish_items(self) -> None:
-        if self.code_prior is not None:
-            self.code_prior.update(self._item_vectors(None).detach(), self.semantic_ids)
-
     # Training
 
     def losses(self, batch) -> LossOutput:

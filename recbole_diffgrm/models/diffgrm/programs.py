@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 def make_programs(model: "DiffGRM") -> Programs:
     if model.decoding != "constrained":
         raise UserError(f"export: decoding must be constrained, not {model.decoding}")
-    if model.has_item_head and not model.scores_all:
-        raise UserError("export: item_scoring must be full: programs score all items")
+    if model.item_scoring == "generated":
+        raise UserError("export: item_scoring must be full or none: programs score all items, or none")
     search = {
         "constraint": "lattice",
         "merge": model.path_merge,
         "normalize": model.normalize_codes,
-        "score_weight": model.sid_score_weight if model.has_item_head else None,
     }
     return Programs(_Encode(model), _Step(model.network), search)
 
@@ -35,7 +34,7 @@ class _Encode(nn.Module):
         self.model = model
         items = torch.arange(model.n_items, device=model.semantic_ids.sids.device)
         # [N + 1, d] of all items, once and for all
-        self.register_buffer("vectors", model._embed(items).detach() if model.has_item_head else None)
+        self.register_buffer("vectors", model._embed(items).detach() if model.item_scoring == "full" else None)
 
     def forward(self, items: Tensor, length: Tensor) -> tuple[MemoryTensors, Tensor | None]:
         model = self.model
