@@ -27,23 +27,24 @@ def make_programs(model: "DiffGRM") -> Programs:
 
 
 class _Encode(nn.Module):
-    vectors: Tensor | None
+    vectors: Tensor | None  # [N + 1, d] of all items, once and for all
+    code_means: Tensor | None
 
     def __init__(self, model: "DiffGRM"):
         super().__init__()
-        self.model = model
+        self.model, prior = model, model.code_prior
         items = torch.arange(model.n_items, device=model.semantic_ids.sids.device)
-        # [N + 1, d] of all items, once and for all
-        self.register_buffer("vectors", model._embed(items).detach() if model.item_scoring == "full" else None)
+        self.register_buffer("vectors", model._embed(items) if model.item_scoring == "full" else None)
+        self.register_buffer("code_means", prior.mean_vectors(model._embed(prior.items)) if prior else None)
 
     def forward(self, items: Tensor, length: Tensor) -> tuple[MemoryTensors, Tensor | None]:
         model = self.model
         states = model._encode({model.ITEM_SEQ: items, model.ITEM_SEQ_LEN: length})
         last = states.gather(1, (length - 1)[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)  # [B, d]
-        history, prior = model.network.precompute_kv(states, length), model._prior(last)
+        history = model.network.precompute_kv(states, length)
         memory: MemoryTensors = {"keys": list(history.keys), "values": list(history.values), "bias": history.bias}
-        if prior is not None:
-            memory["prior"] = prior
+        if model.code_prior is not None:
+            memory["prior"] = model.code_prior(last, self.code_means)
         if self.vectors is None:
             return memory, None
         return memory, model.network.item_logits(last, self.vectors, items).float().log_softmax(dim=-1)
