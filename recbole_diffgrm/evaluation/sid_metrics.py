@@ -15,6 +15,7 @@ SID_SHARES = {
     "existing": "of the distinct generated SIDs exist",
     "duplicates": "of the generated SIDs repeat an earlier one",
     "filled": "of the list positions are filled with popular items",
+    "scored": "of the items are scored",
     "shared_targets": "of the targets share their SID with other items",
 }
 
@@ -32,16 +33,18 @@ def sid_metrics(ranks: Tensor, topk: Sequence[int]) -> dict[str, float]:
 
 def sid_shares(counts: Mapping[str, int], list_length: int) -> dict[str, float]:
     """SID_SHARES, from the counts of all users (Candidates.count_sids), lists cut at `list_length`. Models that score
-    every item generate nothing: only the last share is theirs."""
+    every item generate nothing: only the share of shared targets is theirs."""
     shared = {"shared_targets": counts["shared_targets"] / max(1, counts["users"])}
     if "generated" not in counts:
         return shared
-    return {
+    shares = {
         "existing": counts["existing"] / max(1, counts["distinct"]),
         "duplicates": 1 - counts["distinct"] / max(1, counts["generated"]),
         "filled": 1 - counts["generated_items"] / max(1, counts["users"] * list_length),
-        **shared,
     }
+    if "scored" in counts:  # generate, then rank
+        shares["scored"] = counts["scored"] / max(1, counts["scored_at_most"])
+    return shares | shared
 
 
 def describe_shares(shares: Mapping[str, float]) -> str:

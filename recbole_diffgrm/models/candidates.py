@@ -200,6 +200,8 @@ class RankedItems(Candidates):
             "distinct": num_sids,
             "existing": num_sids,
             "generated_items": int(self._list(k, exclude)[1].sum()),
+            "scored": len(self.pairs.item),
+            "scored_at_most": self.num_users * len(self.semantic_ids.popular),
         }
 
     def dense_scores(self) -> Tensor:

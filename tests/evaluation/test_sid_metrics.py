@@ -38,8 +38,9 @@ def test_shares_from_counts():
     assert shares == {"existing": 0.8, "duplicates": 0.25, "filled": 0.5, "shared_targets": 0.25}
     lines = describe_shares(shares).splitlines()
     assert [line.split()[0] for line in lines] == ["80.0%", "25.0%", "50.0%", "25.0%"]
-    assert [line.split("% ")[1] for line in lines] == list(SID_SHARES.values())
+    assert [line.split("% ")[1] for line in lines] == [words for name, words in SID_SHARES.items() if name != "scored"]
     assert sid_shares(dict.fromkeys(counts, 0), 5)["existing"] == 0  # nobody: no division by 0
+    assert sid_shares({**counts, "scored": 30, "scored_at_most": 400}, 5)["scored"] == 30 / 400
 
 
 @torch.inference_mode()

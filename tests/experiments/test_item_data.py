@@ -22,7 +22,8 @@ def other_sids(monkeypatch):
         def swapped(config, split):
             tokenized = tokenize(config, split)
             tokenized.tokenizer.sids[[0, 1]] = tokenized.tokenizer.sids[[1, 0]]
-            return tokenized
+            digest = tokenized.tokenizer.digest(split.item_ids)
+            return replace(tokenized, report={**tokenized.report, "sid_digest": digest})
 
         monkeypatch.setattr(item_data, "tokenize", swapped)
 

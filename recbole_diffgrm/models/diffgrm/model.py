@@ -159,13 +159,14 @@ class DiffGRM(SearchModel):
         text = None if self.text_vectors is None else self.text_vectors[items]
         return self.network.embed_items(items, self.semantic_ids.lookup(items), text)
 
+    @torch.no_grad()
     def _prior(self, state: Tensor) -> Tensor | None:
         """[B, d] last states of histories -> [B, n, M]. The item head does not learn from it."""
         if self.code_prior is None:
             return None
         prior = self.code_prior
         means = self.keep("code_means", lambda: prior.mean_vectors(self._embed(prior.items)))
-        return prior(state, means).detach()
+        return prior(state, means)
 
     def _item_logits(self, states: Tensor, targets: Targets, items: Tensor) -> Tensor:
         """[T, num_items]"""

@@ -135,7 +135,8 @@ def test_generate_then_rank_with_all_branches_is_a_ranking_of_all_items(options,
                 ranks, expected = (getattr(candidates, rank)(batch.target, exclude) for candidates in (some, full))
                 assert torch.equal(ranks, expected)
         assert torch.equal(some.dense_scores()[:, 1:].argsort(descending=True), full.top_k(40).items - 1)
-        assert len(some.pairs.item) == 40 * len(batch.target)
+        counts = some.count_sids(batch.target, 10)
+        assert counts["scored"] == counts["scored_at_most"] == 40 * len(batch.target)
 
 
 @torch.inference_mode()
@@ -196,14 +197,14 @@ def test_items_in_the_order_of_their_sids(options):
 def test_the_prior_is_linear_in_the_state(options, most, monkeypatch):
     """state . mean vector of a code's items + log of their number, item by item; of the first `most` items."""
     monkeypatch.setattr(prior, "ITEMS_OF_A_CODE", most)
-    _, _, model, _ = build_tiny(options, item_head=True, code_prior=True, sid_codebook_size=8, **ALL_POSITIONS)
+    _, _, model, _ = build_tiny(options, item_head=True, code_prior=True, sid_codebook_size=32, **ALL_POSITIONS)
     codes_of = model.semantic_ids.lookup(torch.arange(41)).tolist()
     vectors = model._item_vectors(None)
     state = torch.randn(5, vectors.shape[1], dtype=vectors.dtype)
     found = model._prior(state)
     absent = 0
     for digit in range(model.semantic_ids.num_digits):
-        for code in range(8):
+        for code in range(32):
             own = [item for item in range(1, 41) if codes_of[item][digit] == code]
             absent += not own
             if not own:
@@ -211,7 +212,7 @@ def test_the_prior_is_linear_in_the_state(options, most, monkeypatch):
                 continue
             expected = state @ vectors[own[:most]].mean(0) + np.log(len(own))
             torch.testing.assert_close(found[:, digit, code], expected.detach(), rtol=1e-4, atol=1e-5)
-    assert not found.requires_grad and 0 < absent < 20
+    assert not found.requires_grad and 0 < absent < 100
 
 
 def test_the_decoder_adds_to_the_prior(options):
