@@ -379,9 +379,8 @@ def main() -> None:
                 in_cpu_time = result["speedup_in_cpu_time"][name]  # where other programs run too, the better measure
                 print(f"{speedup:.2f} times as fast as {name} ({in_cpu_time:.2f} in CPU time)")
             print(
-                "{project_gflops:.1f} GFLOP/s in matrix products, {share_of_matmul_peak:.0%} of the {matmul_gflops:.1f} "
-                "that torch reaches with 2048 x 2048, {share_of_onednn_peak:.0%} of the {onednn_gflops:.1f} that oneDNN "
-                "reaches".format(**result)
+                "{project_gflops:.1f} GFLOP/s in matrix products, {share_of_matmul_peak:.0%} of {matmul_gflops:.1f} "
+                "(torch, 2048 x 2048), {share_of_onednn_peak:.0%} of {onednn_gflops:.1f} (oneDNN)".format(**result)
             )
             print("peak memory, MiB: " + ", ".join(f"{k} {v:,.0f}" for k, v in result["peak_memory_mib"].items()))
             if options.cases and options.model == "DiffGRM":
