@@ -61,6 +61,10 @@ def join(device: "torch.device") -> None:
         return
     import torch.distributed as dist
 
+    # Before the group: what is imported later has it as the default of its arguments, so that it would never be
+    # destroyed, and its threads would still run when Python ends ("terminate called without an active exception").
+    import torch.distributed.nn.functional  # noqa: F401
+
     if dist.is_initialized():
         return
     with _together():

@@ -142,6 +142,8 @@ def run_all(data: Path, work: Path) -> dict[str, object]:
     checkpoint.save = save
     # The gradient of what no process has a sample for, and of what only one has
     out["messages"] = exchange_gradients()
+    processes._leave()
+    out["threads"] = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     return out
 
 

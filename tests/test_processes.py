@@ -158,6 +158,12 @@ def test_gradients_are_weighted_by_targets(two):
 
 
 @pytest.mark.slow
+def test_no_thread_of_the_exchange_is_left_when_python_ends(two):
+    for answer in two[1]:
+        assert not [name for name in answer["threads"] if "gloo" in name]
+
+
+@pytest.mark.slow
 def test_a_killed_process_ends_the_others_with_one_line_and_one_process_goes_on(data, tmp_path):
     work = work_folder(tmp_path)
     arguments = command(data, work, model="SASRec", output_dir=work / "killed", train_batch_size=53, stopping_step=99)
