@@ -1,6 +1,6 @@
 """What two processes do together. Started by tests/test_processes.py:
 
-torchrun --nproc_per_node=2 -m tests.processes_harness DATA_FOLDER WORK_FOLDER
+torchrun --nnodes=2 --nproc_per_node=1 ... -m tests.processes_harness DATA_FOLDER WORK_FOLDER
 
 Runs commands one after the other, some of them with a fault on one process, and writes what came of each to
 WORK_FOLDER/rank-<n>.json.
