@@ -43,7 +43,7 @@ class _SumOfChunks(torch.autograd.Function):
             inputs[:num_rows],
             [_leaf(x, takes) for x, takes in zip(inputs[num_rows:], takes_grad[num_rows:])],
         )
-        grads = [torch.zeros_like(x) if takes else None for x, takes in zip(inputs, takes_grad)]
+        grads = [_zeros(x) if takes else None for x, takes in zip(inputs, takes_grad)]
         total = torch.zeros((), dtype=torch.float64 if rows[0].dtype == torch.float64 else None, device=labels.device)
         for start in range(0, len(labels), size):
             chunk = slice(start, start + size)
@@ -58,13 +58,18 @@ class _SumOfChunks(torch.autograd.Function):
                     whole = grads[number]
                     if grad is not None and whole is not None:
                         (whole[chunk] if number < num_rows else whole).add_(grad)
-        ctx.grads = grads
+        ctx.grads = [None if grad is None else grad.to(x.dtype) for x, grad in zip(inputs, grads)]
         return total
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
         (grad,) = grad_outputs
         return None, None, None, None, *(None if of_input is None else of_input * grad for of_input in ctx.grads)
+
+
+def _zeros(x: Tensor) -> Tensor:
+    """Mixed precision's bfloat16 has 8 bits: the sum of many chunks needs more."""
+    return torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def _leaf(x: Tensor, takes_grad: bool) -> Tensor:

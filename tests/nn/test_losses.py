@@ -45,6 +45,23 @@ def test_only_what_takes_a_gradient_gets_one(inputs, monkeypatch):
         assert losses.cross_entropy_in_chunks([states], labels, score, 9, [items, bias]).item() == loss.item()
 
 
+def test_gradients_of_many_chunks_are_added_up_in_single_precision(monkeypatch):
+    torch.manual_seed(0)
+    states, items, labels = torch.randn(512, 16), torch.randn(40, 16), torch.randint(40, (512,))
+
+    def gradient(dtype, at_once):
+        monkeypatch.setattr(losses, "LOGITS_AT_ONCE", at_once)
+        leaf = items.to(dtype, copy=True).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            losses.cross_entropy_in_chunks([states.to(dtype)], labels, lambda a, b: a @ b.T, 40, [leaf]).backward()
+        assert leaf.grad.dtype == dtype
+        return leaf.grad.float()
+
+    exact = gradient(torch.float32, 10**6)
+    whole, in_chunks = ((gradient(torch.bfloat16, at_once) - exact).norm() for at_once in (10**6, 40))
+    assert 0 < in_chunks < 1.2 * whole
+
+
 class Kept:
     """A tensor that a graph keeps for its backward pass. Counts those that are logits, or as large."""
 
