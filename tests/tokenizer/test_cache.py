@@ -1,8 +1,11 @@
 """Cache entries: built once, complete, repaired when damaged."""
 
+import os
+
 import pytest
 
 from recbole_diffgrm import Tokenizer, UserError
+from recbole_diffgrm.tokenizer import cache
 from recbole_diffgrm.tokenizer.cache import follow_or_build, get_or_build
 from tests.tokenizer.conftest import run_tokenizer
 
@@ -53,6 +56,29 @@ def test_interrupted_attempts(tmp_path, resumable):
         get_or_build(tmp_path, "kind", {}, build, resumable)
     get_or_build(tmp_path, "kind", {}, build, resumable)
     assert seen == [[], ["part"] if resumable else []]
+
+
+def test_files_are_hashed_again_only_where_they_may_have_changed(tmp_path, monkeypatch):
+    hashed, original = [], cache.file_sha256
+    monkeypatch.setattr(cache, "file_sha256", lambda path: hashed.append(path.name) or original(path))
+
+    def build(folder):
+        (folder / "file").write_text("content")
+        os.utime(folder / "file", ns=(1, 10**18))  # some time before about.json
+
+    def find() -> list[str]:
+        hashed.clear()
+        get_or_build(tmp_path, "kind", {}, build)
+        return hashed
+
+    assert find() == ["file"]
+    assert find() == []
+    entry = get_or_build(tmp_path, "kind", {}, build)
+    os.utime(entry / "file", ns=(1, 10**18 + 1))  # copied: the content is the same
+    assert find() == ["file"]
+    os.utime(entry / "file", ns=(1, 10**18))
+    os.utime(entry / "about.json", ns=(1, 10**18))  # written at the same tick of the clock
+    assert find() == ["file"]
 
 
 DAMAGES = ["cut", "flipped", "gone", "no about"]
