@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recbole_diffgrm.errors import UserError
+from recbole_diffgrm.files import first_line
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +28,9 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  #
 class LostProcess(Exception):
     """Another process of the run has ended. The command line exits with code 1."""
 
-    def __init__(self, message: str = "another process of this run has ended: the same command with --resume goes on"):
-        super().__init__(message)
+
+class FirstFailed(LostProcess):
+    """The first one has failed at what the others wait for. It says why; all of them know."""
 
 
 def world() -> int:
@@ -67,8 +69,12 @@ def join(device: "torch.device") -> None:
 
     if dist.is_initialized():
         return
-    with _together():
+    try:
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    except RuntimeError as error:
+        raise UserError(
+            f"the processes of this run cannot meet ({first_line(error)}): are all of them started?"
+        ) from None
     atexit.register(_leave)
 
 
@@ -117,7 +123,7 @@ def from_first(make: Callable[[], T]) -> T:
             result = make()
         except Exception as caught:
             error = caught
-    sent = error if error is None or isinstance(error, UserError | OSError) else LostProcess()
+    sent = error if error is None or isinstance(error, UserError | OSError) else FirstFailed("the first process failed")
     content: list[Any] = [result, sent]
     with _together():
         dist.broadcast_object_list(content, device=torch.device("cpu"))
@@ -197,7 +203,9 @@ def _together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # a connection was closed, or nobody answers
-        raise LostProcess from error
+        raise LostProcess(
+            f"another process of this run has ended ({first_line(error)}): the same command with --resume goes on"
+        ) from error
 
 
 def _leave() -> None:

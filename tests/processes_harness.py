@@ -139,6 +139,12 @@ def run_all(data: Path, work: Path) -> dict[str, object]:
 
     save, checkpoint.save = checkpoint.save, full
     out["full disk"] = main(command(data, work, model="SASRec", output_dir=work / "full"))
+
+    def broken(*arguments):  # as torch's own save fails, with no error of a user's
+        raise RuntimeError("the writer is broken")
+
+    checkpoint.save = broken
+    out["broken in a comparison"] = main(command(data, work, model="Pop,SASRec", output_dir=work / "broken"))
     checkpoint.save = save
     # The gradient of what no process has a sample for, and of what only one has
     out["messages"] = exchange_gradients()

@@ -231,10 +231,11 @@ def _run_model(model: str, configs: list[Config], resume: bool, reuse: bool) -> 
     for config in configs:
         try:
             row.runs.append(run_config(config, resume=resume, reuse=reuse))
-        except (Interrupted, processes.LostProcess):
+        except Interrupted:
             raise
         except Exception as error:  # one model failing must not lose the others
-            if not processes.all_fail():  # the other processes are still at it: this one cannot go on alone
+            is_lost = isinstance(error, processes.LostProcess) and not isinstance(error, processes.FirstFailed)
+            if is_lost or not processes.all_fail():  # the other processes are still at it: this one cannot go on alone
                 raise
             if not isinstance(error, UserError) and processes.is_first():
                 traceback.print_exc()
