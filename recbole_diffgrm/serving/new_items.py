@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,8 +72,10 @@ class ItemEncoder:
     def _names(self, items: Sequence[Mapping[str, Any]], known: Items) -> list[str]:
         field = self.config["ITEM_ID_FIELD"]
         for item in items:
-            if not isinstance(item, Mapping) or not str(item.get(field, "")):
+            if not isinstance(item, Mapping) or item.get(field, "") == "":
                 raise UserError(f"add_items: an item is {{{field}: ..., column: text, ...}}, not {show(item)}")
+            if isinstance(item[field], bool) or not isinstance(item[field], str | Integral):  # 5.0 may have been "5"
+                raise UserError(f"add_items: {field} must be a text or a whole number, not {show(item[field])}")
         names = [str(item[field]) for item in items]
         check_ids(names, "add_items: item")
         for name, times in Counter(names).items():

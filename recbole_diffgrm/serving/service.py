@@ -22,7 +22,7 @@ from anyio import fail_after
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, Strict
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,6 +43,8 @@ DRAIN_SECONDS = 2  # after SIGTERM, for clients to hear that their connection cl
 ItemId = Annotated[str, Field(min_length=1, max_length=1000)]
 TextValue = Annotated[str, Field(max_length=20_000)]
 Column = Annotated[str, Field(min_length=1, max_length=100)]
+Number = Annotated[int, Strict()] | Annotated[float, Strict(), AllowInfNan(False)]  # else true is 1.0, and 5 too
+ColumnValue = TextValue | list[TextValue] | Number
 
 
 class _Request(BaseModel):
@@ -125,8 +127,8 @@ class ItemsResponse(BaseModel):
 
 
 class NewItemsRequest(_Request):
-    items: list[dict[Column, TextValue | list[TextValue] | float]] = Field(
-        min_length=1, max_length=100, description="item_id and the columns of text that the run's .item file has"
+    items: list[dict[Column, ColumnValue]] = Field(
+        min_length=1, max_length=100, description="the column of ids, and those of text, that /health names"
     )
 
 

@@ -69,6 +69,8 @@ def test_a_new_item_is_found_and_recommended(client):
     assert client.get("/health").json()["added"] == 1
     (only,) = client.post("/recommend", json={"histories": [["i3", "n1"]], "allow": ["n1"]}).json()["lists"][0]
     assert only["item"] == "n1"
+    (numbered,) = client.post("/items", json={"items": [{**new, "item_id": 9}]}).json()["items"]
+    assert numbered["item"] == "9"  # not 9.0
     again = client.post("/items", json={"items": [new]})
     assert again.status_code == 422 and "'n1' is there already" in again.json()["error"]
 
@@ -98,6 +100,10 @@ def test_health(client):
         ("/items", b'{"items": [{"title": "A"}]}', 422, "item_id"),
         ("/items", b'{"items": [{"item_id": "n", "titel": "A"}]}', 422, "none of title, categories"),
         ("/items", b'{"items": [{"item_id": "n", "title": {"a": 1}}]}', 422, "title"),
+        ("/items", b'{"items": [{"item_id": true, "title": "A"}]}', 422, "item_id"),
+        ("/items", b'{"items": [{"item_id": 5.0, "title": "A"}]}', 422, "item_id must be a text or a whole number"),
+        ("/items", b'{"items": [{"item_id": ["n"], "title": "A"}]}', 422, "item_id must be a text or a whole number"),
+        ("/items", b'{"items": [{"item_id": "n", "title": NaN}]}', 422, "title"),
         ("/recommend", b" " * (service.MAX_BODY + 1), 413, "larger than"),
         ("/nowhere", b"{}", 404, "Not Found"),
         ("/health", b"{}", 405, "Method Not Allowed"),
