@@ -148,6 +148,7 @@ class Health(BaseModel):
     items: int
     added: int = Field(description="of them, since the service started")
     explains: bool = Field(description="whether /explain can be asked")
+    id_column: str = Field(description="of new items")
     text_columns: list[str] = Field(description="of new items; empty where none can be added")
     filters_seen: bool = Field(description="what filter_seen: null means")
 
@@ -257,6 +258,7 @@ def describe(recommender: Recommender) -> dict[str, Any]:
         "dataset": recommender.config.dataset,
         "version": __version__,
         "explains": recommender.can_explain,
+        "id_column": recommender.config["ITEM_ID_FIELD"],
         "text_columns": columns,
         "filters_seen": not recommender.config["repeatable"],
     }

@@ -78,7 +78,7 @@ def test_a_new_item_is_found_and_recommended(client):
 def test_health(client):
     told = client.get("/health").json()
     assert told.items() >= {"model": "DiffGRM", "items": 40, "explains": True, "filters_seen": False}.items()
-    assert told["text_columns"] == ["title", "categories"]
+    assert told["id_column"] == "item_id" and told["text_columns"] == ["title", "categories"]
 
 
 @pytest.mark.parametrize(
