@@ -235,6 +235,7 @@ def create_app(recommender: Recommender) -> FastAPI:
             if len(recommender.items.names) - num_items + len(asked.items) > MAX_ADDED:
                 raise UserError(f"items: at most {MAX_ADDED:,} can be added")
             names = recommender.add_items(asked.items)
+            search.update()
             titles = recommender.items.titles[-len(names) :]
             return [
                 {"item": name, "title": title, "sid": list(recommender.sid(name))} for name, title in zip(names, titles)

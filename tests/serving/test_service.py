@@ -17,6 +17,7 @@ from recbole_diffgrm import Recommender, run
 from recbole_diffgrm.cli.serve import main
 from recbole_diffgrm.serving import service
 from recbole_diffgrm.serving.recommender import Query
+from recbole_diffgrm.serving.search import TitleSearch
 from tests.conftest import run_python
 
 
@@ -59,6 +60,17 @@ def test_items_are_found_by_title(client):
     assert found["total"] == 13 and len(found["items"]) == 3  # 1, 10 to 19, 21 and 31: "1" may be in the id
     assert client.get("/items").json()["total"] == 40
     assert client.get("/items", params={"query": "nothing"}).json() == {"items": [], "total": 0}
+
+
+def test_a_search_in_the_middle_of_an_addition(recommender):
+    """The model changes before its items do: a search knows neither until both have."""
+    search, items = TitleSearch(recommender), recommender.items
+    recommender.add_items([{"item_id": "n1", "title": "Item 7"}])
+    known, recommender.items = recommender.items, items
+    assert search.find("item", 100)[1] == 40
+    recommender.items = known
+    search.update()
+    assert search.find("item", 100)[1] == 41
 
 
 def test_a_new_item_is_found_and_recommended(client):
