@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+PATIENCE = 60_000  # milliseconds: the first new item waits for its text encoder to be loaded
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
@@ -23,7 +24,8 @@ def open_page(url: str, width: str) -> Iterator[Any]:
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport=size)
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(PATIENCE)
+        playwright.expect.set_options(timeout=PATIENCE)
         page.on("console", lambda message: complaints.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         origin = url.split("/", 3)[:3]
