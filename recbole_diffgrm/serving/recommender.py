@@ -137,19 +137,26 @@ class Recommender:
 
     def answer(self, queries: Sequence[Query]) -> list[list[Recommendation]]:
         """The same of queries that may differ in all they ask for."""
-        strict = [query for query in queries if not query.skip_unknown]
-        self._check_known("history", [item for query in strict for item in query.history])
-        self._check_known("allow", [item for query in strict for item in query.allow or ()])
-        self._check_known("exclude", [item for query in strict for item in query.exclude])
-        asked = [self._number(query) for query in queries]
+        self.check(queries)
         num_items = len(self.items.names)
         batch_size = users_per_batch(self.config, num_items)
         if any(query.allow is not None for query in queries):
             batch_size = max(1, min(batch_size, MAX_HIDDEN // num_items))
         recommended = []
-        for start in range(0, len(asked), batch_size):
-            recommended += self._answer(asked[start : start + batch_size])
+        for start in range(0, len(queries), batch_size):
+            recommended += self._answer([self._number(query) for query in queries[start : start + batch_size]])
         return recommended
+
+    def check(self, queries: Sequence[Query]) -> None:
+        """Refuses what cannot be answered, before anything is computed."""
+        strict = [query for query in queries if not query.skip_unknown]
+        self._check_known("history", [item for query in strict for item in query.history])
+        self._check_known("allow", [item for query in strict for item in query.allow or ()])
+        self._check_known("exclude", [item for query in strict for item in query.exclude])
+        for query in queries:
+            if not isinstance(query.k, Integral) or query.k < 1:
+                raise UserError(f"k must be a whole number of at least 1, not {query.k!r}")
+            self._known(query.history)
 
     def add_items(self, items: Sequence[Mapping[str, Any]], embeddings: np.ndarray | None = None) -> list[str]:
         """New items, recommended from now on and known in histories, without training: each has the id and the text
@@ -227,8 +234,6 @@ class Recommender:
 
     def _number(self, query: Query) -> "_Numbered":
         """The query with item numbers."""
-        if not isinstance(query.k, Integral) or query.k < 1:
-            raise UserError(f"k must be a whole number of at least 1, not {query.k!r}")
         numbers, num_items = self.items.numbers, len(self.items.names)
         history = self._known(query.history)
         filter_seen = not self.config["repeatable"] if query.filter_seen is None else query.filter_seen

@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.serving.recommender import Query, Recommender
 
 MAX_WAITING = 256  # jobs; more are refused at once instead of late
@@ -81,18 +80,25 @@ class Worker:
             return jobs
 
     def _recommend(self, jobs: list[_Job]) -> None:
+        jobs = [job for job in jobs if self._is_right(job)]
         try:
             lists = iter(self.recommender.answer([query for job in jobs for query in job.queries]))
             answers = [[next(lists) for _ in job.queries] for job in jobs]
-        except UserError:  # of one of them: the others are answered
-            for job in jobs:
-                _fulfil(job.future, lambda job=job: self.recommender.answer(job.queries))  # type: ignore[misc]
         except Exception as error:
             for job in jobs:
                 job.future.set_exception(error)
         else:
             for job, answer in zip(jobs, answers):
                 job.future.set_result(answer)
+
+    def _is_right(self, job: _Job) -> bool:
+        """A wrong query fails alone, and the others are still computed together."""
+        try:
+            self.recommender.check(job.queries)
+        except Exception as error:
+            job.future.set_exception(error)
+            return False
+        return True
 
 
 def _fulfil(future: Future, function: Callable[[], Any]) -> None:

@@ -102,7 +102,7 @@ def test_one_with_the_text_of_another_follows_it(train):
     assert recommender.recommend([["n1"]], 5) == recommender.recommend([["i7"]], 5)  # and is the same in a history
 
 
-def test_filters(train):
+def test_filters(train, monkeypatch):
     recommender = train("DiffGRM", **HEAD)
     recommender.add_items(NEW)
     history = ["i3", "n2"]
@@ -117,6 +117,10 @@ def test_filters(train):
     for mine, query in zip(together, queries):
         (alone,) = recommender.answer([query])
         assert [one.item for one in mine] == [one.item for one in alone]
+    monkeypatch.setattr("recbole_diffgrm.serving.recommender.MAX_HIDDEN", 1)  # one user at a time
+    assert [[one.item for one in mine] for mine in recommender.answer(queries)] == [
+        [one.item for one in mine] for mine in together
+    ]
     for key in ("allow", "exclude"):
         with pytest.raises(UserError, match=f"{key}: unknown items: x9"):
             recommender.answer([Query(history, **{key: ["x9"]})])

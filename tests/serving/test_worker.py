@@ -17,10 +17,12 @@ class Echo:
     def __init__(self):
         self.batches: list[list[str]] = []
 
-    def answer(self, queries):
-        self.batches.append([query.history[0] for query in queries])
+    def check(self, queries):
         if any(query.history[0] == "bad" for query in queries):
             raise UserError("bad")
+
+    def answer(self, queries):
+        self.batches.append([query.history[0] for query in queries])
         if any(query.history[0] == "broken" for query in queries):
             raise RuntimeError("broken")
         return [[query.history[0]] for query in queries]
@@ -63,12 +65,13 @@ def test_a_batch_has_an_end(held):
 
 
 def test_a_wrong_query_fails_alone(held):
-    worker, _, go = held
+    worker, echo, go = held
     good, bad, other = ask(worker, "a"), ask(worker, "bad"), ask(worker, "b")
     go.set()
     assert good.result(10) == [["a"]] and other.result(10) == [["b"]]
     with pytest.raises(UserError, match="bad"):
         bad.result(10)
+    assert echo.batches == [["a", "b"]]
 
 
 def test_a_failure_is_told_and_the_next_one_is_answered(held):
