@@ -208,6 +208,9 @@ class RankedItems(Candidates):
         """Minus the rank: items that were not scored have only a rank."""
         return dense_ranks(self.pairs.user, self.pairs.item, self.num_users, self.semantic_ids.popular)
 
+    def is_finite(self) -> bool:
+        return bool((self.pairs.scores < torch.inf).all())  # NaN neither
+
     def _list(self, k: int, exclude: SeenPairs | None) -> tuple[Tensor, Tensor]:
         return list_items(self.pairs, self.num_users, self.semantic_ids.popular, k, exclude)
 

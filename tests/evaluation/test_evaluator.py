@@ -213,6 +213,7 @@ def test_a_signal_stops_between_batches(options):
     [
         *(("DiffGRM", {"decoding": decoding}) for decoding in ("constrained", "unconstrained", "fixed_order")),
         *[("DiffGRM", {"decoding": "unconstrained_greedy_last"}), ("DiffGRM", {"item_head": True})],
+        ("DiffGRM", {"item_head": True, "item_scoring": "generated"}),
         *((name, {}) for name in ("TIGER", "ActionPiece", "ARM", "RPG", "HSTU", "VQRec", "RecJPQ", "SASRec")),
         *[("RPG", {"scoring": "graph", "graph_beams": 12}), ("RecJPQ", {"scoring": "prune"})],
     ],

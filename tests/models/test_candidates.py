@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from recbole_diffgrm.evaluation.evaluator import evaluate
-from recbole_diffgrm.generation.item_ranking import GeneratedSids, mask_scores
+from recbole_diffgrm.generation.item_ranking import GeneratedSids, RankedPairs, mask_scores
 from recbole_diffgrm.models.candidates import (
     NOT_RANKED,
     GeneratedItems,
     ItemScores,
+    RankedItems,
     SidItemScores,
     rank_in_list,
     unique_pairs,
@@ -224,6 +225,13 @@ def test_dense_scores_rank_as_the_lists_do(options, model, ranking, changes):
 def test_rank_in_list():
     lists = torch.tensor([[3, 1, 2], [1, 2, 0], [2, 3, 2]])
     assert rank_in_list(lists, torch.tensor([2, 3, 2])).tolist() == [3, NOT_RANKED, 1]
+
+
+@pytest.mark.parametrize(("score", "is_finite"), [(-2.0, True), (math.nan, False), (math.inf, False)])
+def test_scores_of_some_items_are_looked_at(score, is_finite):
+    """Their ranks are numbers whatever the scores are."""
+    pairs = RankedPairs(torch.tensor([0, 0, 1]), torch.tensor([2, 3, 1]), torch.tensor([-0.5, score, 0.0]))
+    assert RankedItems(pairs, 2, make_catalog(num_items=6), depth=3).is_finite() == is_finite
 
 
 def test_unique_pairs():
