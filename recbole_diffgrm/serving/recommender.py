@@ -37,8 +37,8 @@ MAX_HIDDEN = 2**22  # pairs of a user and an item that is not allowed, held at o
 class Recommendation(NamedTuple):
     item: str
     title: str  # empty where the data have none
-    # Of a model that generates: log-probability of the item's SID, -inf for a popular item that fills the list. With an
-    # item head: that of the item plus the weighted one of its SID.
+    # Of a model that generates: log-probability of the item's SID, with an item head that of the item; -inf for a
+    # popular item that fills the list. Of any other model: what it ranks by.
     score: float
 
 
@@ -212,6 +212,7 @@ class Recommender:
     def trace(self, history: Sequence[str], items: Sequence[str], *, skip_unknown: bool = False) -> list[Denoising]:
         """How the SID of each of the `items` is denoised for this history, step by step and with the alternatives that
         lose."""
+        self._check_known("items", items, can_skip=False)
         batch = self._make_batch([self._item_numbers(history, skip_unknown)])
         if not self.can_explain:
             self.model.search_parts(batch)  # says why
@@ -230,7 +231,8 @@ class Recommender:
 
     def sid(self, item: str) -> tuple[int, ...]:
         """The semantic ID of an item."""
-        return tuple(self.model.semantic_ids.lookup(torch.tensor(self.items.numbers[item])).tolist())
+        self._check_known("sid", [item], can_skip=False)
+        return tuple(self.model.semantic_ids.lookup(torch.tensor(self.items.numbers[str(item)])).tolist())
 
     def _number(self, query: Query) -> "_Numbered":
         """The query with item numbers."""
@@ -252,11 +254,11 @@ class Recommender:
             self._check_known("history", history)
         return self._known(history)
 
-    def _check_known(self, where: str, items: Iterable[str]) -> None:
+    def _check_known(self, where: str, items: Iterable[str], can_skip: bool = True) -> None:
         unknown = list(dict.fromkeys(str(item) for item in items if str(item) not in self.items.numbers))
         if unknown:
             named = ", ".join(unknown[:10]) + (f" and {len(unknown) - 10} more" if len(unknown) > 10 else "")
-            raise UserError(f"{where}: unknown items: {named} (skip_unknown ignores them)")
+            raise UserError(f"{where}: unknown items: {named}" + " (skip_unknown ignores them)" * can_skip)
 
     def _known(self, history: Sequence[str]) -> list[int]:
         numbers = self.items.numbers

@@ -79,6 +79,13 @@ def test_scores_are_log_probabilities_of_sids(runs):
     assert next(iter(paths)) == recommender.sid(recommended[0].item)
 
 
+def test_unknown_items_have_no_sid(runs):
+    recommender = Recommender.load(runs["DiffGRM"])
+    for ask in (recommender.sid, lambda item: recommender.trace(["i3"], [item])):
+        with pytest.raises(UserError, match="unknown items: x9"):
+            ask("x9")
+
+
 def test_a_history_is_cut_to_what_the_model_sees(runs):
     recommender = Recommender.load(runs["DiffGRM"])
     recent = [f"i{i}" for i in range(10)]
