@@ -77,7 +77,7 @@ class ExplainRequest(Filters):
 class Recommended(BaseModel):
     item: str
     title: str
-    score: float | None = Field(description="log-probability; null for a popular item that fills the list")
+    score: float | None = Field(description="what it is ranked by; null for a popular item that fills the list")
 
     @classmethod
     def of(cls, one: Recommendation) -> dict[str, Any]:
