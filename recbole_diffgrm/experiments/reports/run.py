@@ -113,7 +113,9 @@ def _intervals(metrics: Mapping[str, float], ranks: Ranks, ranking: str) -> Inte
 
 
 def _cell(value: float | None, interval: tuple[float, float] | None) -> dict[str, Any]:
-    return {"value": value, "interval": interval}
+    """Without an interval where all users have the same value, as in a group without a hit: drawing them again tells
+    nothing, and is not certainty."""
+    return {"value": value, "interval": interval if interval and interval[0] < interval[1] else None}
 
 
 def _groupings(result: RunResult, ranks: Ranks) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from recbole_diffgrm.cli.report import main as report_main
 from recbole_diffgrm.evaluation.intervals import bootstrap_intervals
 from recbole_diffgrm.evaluation.significance import ndcg_at
 from recbole_diffgrm.experiments.reports import page
+from recbole_diffgrm.experiments.reports import run as report
 from tests.conftest import ROOT, error_line, run_python
 from tests.experiments.reports.conftest import HOSTILE, report_of
 
@@ -79,6 +80,14 @@ def test_groups_of_targets(finished):
     row = next(row for row in Page(report_of(finished.run.run_dir)).rows if row and row[0] == "1-5")
     recall = f"Recall@10 {(ranks['item_all'] <= 10)[is_short].mean():.4f}"
     assert row[1:3] == [str(is_short.sum()), f"{values.mean():.4f} {low:.4f}–{high:.4f} {recall}"]  # noqa: RUF001
+
+
+def test_a_group_without_a_hit_has_no_interval(finished, monkeypatch):
+    """The bootstrap gives 0 to 0, however few targets there are."""
+    monkeypatch.setattr(report, "bootstrap_intervals", lambda values, users: dict.fromkeys(values, (0.0, 0.0)))
+    rows = Page(report.render(finished.run)).rows
+    row = next(row for row in rows if row and row[0] == "1-5")
+    assert "–" not in "".join(row) and "Recall@10" in row[2]  # noqa: RUF001
 
 
 def test_the_rest_of_the_run_is_there(finished):
