@@ -46,8 +46,8 @@
     const step = denoising.steps[number - 1];
     const count = step ? step.chosen.items_left : denoising.num_items;
     const titles = step ? step.titles_left : [];
-    const more = titles.length && titles.length < count ? ", ..." : "";
-    return `${items(count)} possible${titles.length ? ": " + titles.join(", ") + more : ""}`;
+    const more = titles.length && titles.length < count ? "; ..." : "";
+    return `${items(count)} possible${titles.length ? ": " + titles.join("; ") + more : ""}`;
   }
 
   function describeEnd(denoising, number) {
