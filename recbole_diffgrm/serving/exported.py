@@ -114,6 +114,20 @@ def _load_program(path: Path) -> torch.nn.Module:
         return torch.export.load(path).module()
 
 
-if __name__ == "__main__":
-    for item, title, score in ExportedRecommender(sys.argv[1]).recommend([sys.argv[2:]])[0]:
+def main(arguments: Sequence[str]) -> int:
+    if not arguments:
+        print(__doc__)
+        return 2
+    folder, *history = arguments
+    try:
+        (recommended,) = ExportedRecommender(folder).recommend([history])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for item, title, score in recommended:
         print(f"{item}\t{title}\t{score:.4f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

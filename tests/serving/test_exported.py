@@ -11,6 +11,7 @@ import torch
 from recbole_diffgrm import Recommender, UserError, run
 from recbole_diffgrm.cli.main import main
 from recbole_diffgrm.serving.exported import ExportedRecommender
+from recbole_diffgrm.serving.exported import main as exported_main
 
 HEAD = {"item_head": True, "item_text": True}
 CASES = [
@@ -86,6 +87,9 @@ def test_the_loader_needs_torch_alone(text_run, tmp_path, capsys):
     without_site = [sys.executable, "-S", "-W", "ignore", "-c", program]
     done = subprocess.run(without_site, capture_output=True, text=True, cwd=tmp_path, env={})
     assert done.returncode == 0, done.stderr
+    assert exported_main([str(folder), "x9"]) == 2
+    assert capsys.readouterr().err == "error: history: unknown item 'x9'\n"
+    assert exported_main([str(folder), "i3"]) == 0 and len(capsys.readouterr().out.splitlines()) == 10
     expected = Recommender.load(text_run).recommend(HISTORIES, 12)
     assert [[one[0] for one in mine] for mine in json.loads(done.stdout)] == [[one.item for one in e] for e in expected]
     here = str(Path(__file__).parents[2]).encode()
@@ -105,5 +109,5 @@ def test_what_cannot_be_exported(text_run, text_options, tmp_path, capsys):
     assert "is not empty" in capsys.readouterr().err
     assert main([f"--recommend={text_run}", "--export"]) == 2
     assert "--export=FOLDER" in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"settings\.json"):
-        ExportedRecommender(tmp_path)
+    assert exported_main([]) == 2 and exported_main([str(tmp_path), "i3"]) == 2
+    assert "has no settings.json" in capsys.readouterr().err
