@@ -14,7 +14,7 @@ pytest.importorskip("uvicorn")
 from fastapi.testclient import TestClient
 
 from recbole_diffgrm import Recommender, run
-from recbole_diffgrm.cli.serve import main
+from recbole_diffgrm.cli.serve import _listen, main
 from recbole_diffgrm.serving import service
 from recbole_diffgrm.serving.recommender import Query
 from recbole_diffgrm.serving.search import TitleSearch
@@ -222,6 +222,14 @@ def test_load_and_sigterm_lose_no_request(text_run):
     for counts in [*report["clients"].values(), report["sigterm"]]:
         assert counts["lost"] == counts["failed"] == 0 and counts["answered"] > 0, report
     assert report["sigterm"]["exit_code"] == -signal.SIGTERM
+
+
+def test_answers_are_sent_at_once():
+    """Not once the client has confirmed their head, which it may do 40 ms later."""
+    with _listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_command_line_mistakes(text_run, capsys, monkeypatch):
