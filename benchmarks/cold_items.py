@@ -63,28 +63,37 @@ def write_reduced(config, held_out: set[str], folder: Path) -> str:
     return str(folder)
 
 
+def read_items(config, wanted: list[str]) -> list[dict[str, str]]:
+    """Their lines of the .item file, all columns."""
+    from recbole_diffgrm.data.atomic import read_header, read_rows
+
+    path = Path(config["data_path"]) / f"{config.dataset}.item"
+    header = read_header(path)
+    lines = [dict(zip(header, row)) for row in read_rows(path)]
+    by_id = {line[config["ITEM_ID_FIELD"]]: line for line in reversed(lines)}  # the first one of an id counts
+    return [by_id[item] for item in wanted]
+
+
 def cold_users(split, held_out: set[str], most: int | None) -> list[tuple[list[str], str]]:
-    """(history, target) of the users whose last item is held out and who had one before that is not."""
+    """(history, target) of the users whose last item is held out, and new to them, and who had one that is not."""
     samples = split.test.inter_feat
     flat, names = samples.flat, ["", *split.item_ids.tolist()]
     users = []
     for row in samples.rows.tolist():
         target = names[int(flat.item[row])]
         history = [names[item] for item in flat.item[row - int(flat.num_known[row]) : row].tolist()]
-        if target in held_out and set(history) - held_out:
+        if target in held_out and target not in history and set(history) - held_out:  # seen items are filtered
             users.append((history, target))
     return users[:most]
 
 
 def measure(ranks: np.ndarray) -> dict[str, Any]:
-    """Of the targets' ranks from 1; 0 where they are not among the first K."""
-    hit = (ranks > 0) & (ranks <= K)
-    values = {"recall@10": hit.astype(float), "ndcg@10": np.where(hit, 1 / np.log2(np.maximum(ranks, 1) + 1), 0.0)}
-    draws = np.random.default_rng(0).integers(0, len(ranks), (1000, len(ranks)))
-    return {
-        name: {"mean": float(of.mean()), "interval": np.percentile(of[draws].mean(1), [2.5, 97.5]).tolist()}
-        for name, of in values.items()
-    }
+    """Of the targets' ranks, from 1."""
+    from recbole_diffgrm.evaluation.intervals import bootstrap_intervals, metric_of_targets
+
+    values = {name: metric_of_targets(name, ranks) for name in (f"recall@{K}", f"ndcg@{K}")}
+    intervals = bootstrap_intervals(values, np.arange(len(ranks)))
+    return {name: {"mean": float(of.mean()), "interval": intervals[name]} for name, of in values.items()}
 
 
 def rank_by_model(recommender, users: list[tuple[list[str], str]], allow: list[str] | None) -> np.ndarray:
@@ -92,7 +101,8 @@ def rank_by_model(recommender, users: list[tuple[list[str], str]], allow: list[s
 
     lists = recommender.answer([Query(history, K, allow, filter_seen=True) for history, _ in users])
     names = [[one.item for one in mine] for mine in lists]
-    return np.array([1 + mine.index(target) if target in mine else 0 for mine, (_, target) in zip(names, users)])
+    missing = K + 1  # or later
+    return np.array([1 + mine.index(target) if target in mine else missing for mine, (_, target) in zip(names, users)])
 
 
 def rank_by_score(score, users: list[tuple[list[str], str]], names: list[str], allow: set[str] | None) -> np.ndarray:
@@ -102,7 +112,7 @@ def rank_by_score(score, users: list[tuple[list[str], str]], names: list[str], a
     ranks = []
     for history, target in users:
         scores = np.where(allowed, score(history), -np.inf)
-        scores[[number[item] for item in history if item != target]] = -np.inf
+        scores[[number[item] for item in history]] = -np.inf
         own = scores[number[target]]
         ranks.append(1 + int((scores > own).sum()) + int(((scores == own).sum() - 1) // 2))
     return np.array(ranks)
@@ -111,7 +121,6 @@ def rank_by_score(score, users: list[tuple[list[str], str]], names: list[str], a
 def main() -> None:
     options = parse_options()
     from recbole_diffgrm import Recommender, run
-    from recbole_diffgrm.data.atomic import read_item_texts
     from recbole_diffgrm.data.dataset import load_dataset
     from recbole_diffgrm.data.splits import make_split
     from recbole_diffgrm.models import build_config
@@ -129,16 +138,17 @@ def main() -> None:
     result = run(options.model, options.dataset, preset=options.preset, **changes)
 
     recommender = Recommender.load(result.run_dir)
-    texts = read_item_texts(Path(config["data_path"]) / f"{config.dataset}.item", config["ITEM_ID_FIELD"])
     embedded = text_source(config, split.item_ids).load()
     vectors = np.where(embedded.has_vector[:, None], embedded.vectors[embedded.row], 0)  # [N, d] of length 1
     names = split.item_ids.tolist()
     number = {name: i for i, name in enumerate(names)}
     new = sorted(item for item in held_out if embedded.has_vector[number[item]])
-    columns = [{config["ITEM_ID_FIELD"]: item, **texts.get(item, {})} for item in new]
-    recommender.add_items(columns)
+    recommender.add_items(read_items(config, new))
     known = set(recommender.items.names)
     users = [([item for item in history if item in known], target) for history, target in users if target in known]
+    users = [(history, target) for history, target in users if history]  # the run's filters may have left none
+    if not users:
+        raise SystemExit("no test target is a new item with a text: hold out a larger --share")
     popularity = np.array([0 if name in held_out else int(split.popularity[1 + i]) for i, name in enumerate(names)])
 
     def score_neighbours(history: list[str], recent: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The shape of the project: data flows one way, seams are classes, and an extension is one file."""
 
 import ast
+import pkgutil
 import re
 
 import pytest
@@ -57,6 +58,13 @@ def test_data_flows_one_way(path):
         assert not imported & set(ORDER[ORDER.index(folder) + 1 :])
     elif path.name not in ENTRY_POINTS:  # errors, files, memory, recbole_compat: anyone may import them
         assert not imported & set(ORDER)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_benchmarks_import_what_there_is(path):
+    """They run for hours and are run seldom: an import inside a function would fail when somebody needs it."""
+    for name in imports_of(path) - {""}:
+        pkgutil.resolve_name(f"recbole_diffgrm.{name}")
 
 
 def test_every_folder_has_its_turn():
