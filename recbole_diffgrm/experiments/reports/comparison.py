@@ -47,6 +47,7 @@ def render(comparison: "Comparison") -> str:
         failures=[f"{row.name}: {error}" for row in comparison.rows for error in row.errors],
         differences=_differences(ranks, comparison, untested),
         winners=_winners(ranks, comparison),
+        winners_ranking=describe_ranking(comparison.rankings[0], comparison.mode),
         runs=[
             (f"{row.name}, seed {run.seed}", _link(run.run_dir, comparison))
             for row in comparison.rows
@@ -127,7 +128,7 @@ def _winners(ranks: RanksOfRows, comparison: "Comparison") -> list[dict[str, Any
             means = {name: float(values[is_member].mean()) for name, values in ndcg.items()}
             ahead, *behind = sorted(means, key=lambda name: -means[name])
             row = {"group": group, "targets": int(is_member.sum()), "means": means, "winner": ahead}
-            if behind:
+            if behind and means[ahead] > means[behind[0]]:  # else nobody leads
                 difference = (ndcg[ahead] - ndcg[behind[0]])[is_member]
                 lead = bootstrap_intervals({ahead: difference}, first["user"][is_member])[ahead]
                 row |= {"second": behind[0], "lead": float(difference.mean()), "interval": lead}
