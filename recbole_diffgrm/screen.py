@@ -23,8 +23,8 @@ def log_to_screen(level: str = "INFO") -> Iterator[None]:
     several processes only the first one is heard."""
     root = logging.getLogger()
     previous = root.level
-    is_shown = any(isinstance(handler, _Screen | logging.NullHandler) for handler in root.handlers)
-    handlers: list[logging.Handler] = [] if is_shown else [_Screen() if processes.is_first() else logging.NullHandler()]
+    is_shown = any(isinstance(handler, _Screen | _Silence) for handler in root.handlers)
+    handlers: list[logging.Handler] = [] if is_shown else [_Screen() if processes.is_first() else _Silence()]
     root.setLevel(level)
     for handler in handlers:
         root.addHandler(handler)
@@ -52,6 +52,10 @@ class Colorless(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return _COLORS.sub("", super().format(record))
+
+
+class _Silence(logging.NullHandler):
+    """Of the other processes. Not any NullHandler: other libraries add theirs."""
 
 
 class _Screen(logging.StreamHandler):

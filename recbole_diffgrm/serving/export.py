@@ -46,8 +46,9 @@ def export(recommender: "Recommender", folder: Path) -> None:
     of_memory |= {"keys": of_layers, "values": of_layers, "bias": {0: batch, 3: states}}
     _write(programs.encode, (items, lengths), ({0: batch, 1: length}, {0: batch}), folder / ENCODE_FILE)
     _write(programs.step, (digits, memory), ({0: batch, 1: beam}, of_memory), folder / STEP_FILE)
+    buffers = {name: buffer.cpu().clone() for name, buffer in ids.named_buffers()}
     with atomic_write(folder / TABLES_FILE) as file:
-        torch.save({name: buffer.cpu().clone() for name, buffer in ids.named_buffers()}, file)
+        torch.save(buffers, file)
     settings = {
         **programs.search,
         "widths": recommender.model.beam_widths,
