@@ -83,6 +83,12 @@ class Comparison:
         tests = [metrics for row in self.rows for run in row.runs for metrics in run.test.values()]
         return list(dict.fromkeys(name for metrics in tests for name in metrics if is_sid_metric(name)))
 
+    @property
+    def sid_shares(self) -> dict[str, str]:
+        """SID_SHARES that any of the models has."""
+        named = {name for row in self.rows for run in row.runs for name in run.sid_shares}
+        return {name: words for name, words in SID_SHARES.items() if name in named}
+
     def __str__(self) -> str:
         """What the command line prints."""
         tables = [f"{self.dataset}: test metrics, {at}\n\n{table}" for at, table in self.tables("screen").items()]
@@ -143,11 +149,11 @@ class Comparison:
         body = [
             [row.name]
             + [row.cell(metric, self.rankings[0]) for metric in self.sid_metrics]
-            + [_mean_share(row, name) for name in SID_SHARES]
+            + [_mean_share(row, name) for name in self.sid_shares]
             for row in self.rows
             if any(run.sid_shares for run in row.runs)
         ]
-        return results_table.format_table(body, ["model", *self.sid_metrics, *SID_SHARES], style)
+        return results_table.format_table(body, ["model", *self.sid_metrics, *self.sid_shares], style)
 
     def _p_cell(self, row: Row, ranking: str) -> str:
         key = rank_name("item", ranking)
@@ -318,7 +324,7 @@ def _to_markdown(comparison: Comparison) -> str:
     for heading, table in comparison.tables().items():
         parts += [f"## {heading[0].upper() + heading[1:]}", table]
     if comparison.sid_metrics:
-        parts.append("; ".join(f"{name}: share {words}" for name, words in SID_SHARES.items()) + ".")
+        parts.append("; ".join(f"{name}: share {words}" for name, words in comparison.sid_shares.items()) + ".")
     for heading, table in comparison.group_tables().items():
         parts += [f"## {heading[0].upper() + heading[1:]}", table]
     seeds = sorted({run.seed for row in comparison.rows for run in row.runs})
