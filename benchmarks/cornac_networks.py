@@ -41,6 +41,7 @@ def sizes_of(name: str, model) -> dict:
     if name == "DiffGRM":
         config = model.network.config
         sizes = {"d_model": config.hidden_size, "n_inner": config.inner_size, "n_head": config.num_heads}
+        sizes |= {"encoder_n_layer": config.encoder_layers, "decoder_n_layer": config.decoder_layers}
         return sizes | {"dropout": config.dropout, "max_length": config.max_length}
     sizes, layers = model.sizes, (len(model.encoder.layers), len(model.decoder.layers))
     heads = {"num_heads": sizes.num_heads, "d_kv": sizes.attention_size // sizes.num_heads}
