@@ -123,6 +123,7 @@ def main() -> None:
     from recbole_diffgrm import Recommender, run
     from recbole_diffgrm.data.dataset import load_dataset
     from recbole_diffgrm.data.splits import make_split
+    from recbole_diffgrm.files import write_json
     from recbole_diffgrm.models import build_config
     from recbole_diffgrm.tokenizer.embedding_sources import text_source
 
@@ -177,10 +178,9 @@ def main() -> None:
         "among_new_items": {name: measure(rank(new)) for name, rank in ways.items()},
         "chance_among_new_items": {"recall@10": min(1.0, K / max(1, len(new)))},
     }
-    text = json.dumps(report, indent=1)
-    print(text)
+    print(json.dumps(report, indent=1))
     if options.output:
-        options.output.write_text(text + "\n", encoding="utf-8")
+        write_json(report, options.output)
 
 
 if __name__ == "__main__":

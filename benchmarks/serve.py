@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
 
 @dataclass
@@ -118,10 +119,11 @@ def main() -> None:
         report["sigterm"]["exit_code"] = service.wait(60)
     finally:
         service.kill()
-    text = json.dumps(report, indent=1)
-    print(text)
+    print(json.dumps(report, indent=1))
     if options.output:
-        options.output.write_text(text + "\n", encoding="utf-8")
+        from recbole_diffgrm.files import write_json
+
+        write_json(report, options.output)
 
 
 if __name__ == "__main__":

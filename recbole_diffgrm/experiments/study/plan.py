@@ -212,11 +212,20 @@ def _check_keys(content: Any, known: Mapping[str, type], required: set[str], whe
         raise UserError(f"{where}: {key} is missing")
 
 
+DATA_PATH = "{data_path}"
+
+
 def _fill_data_path(settings: Mapping[str, Any], data_path: str) -> dict[str, Any]:
-    return {
-        key: value.replace("{data_path}", data_path) if isinstance(value, str) else value
-        for key, value in settings.items()
-    }
+    return _replace_in_texts(settings, DATA_PATH, data_path)
+
+
+def hide_data_path(settings: Mapping[str, Any], data_path: str) -> dict[str, Any]:
+    """The other way round: what is stored must not name a folder of this machine."""
+    return _replace_in_texts(settings, data_path, DATA_PATH)
+
+
+def _replace_in_texts(settings: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
+    return {key: value.replace(old, new) if isinstance(value, str) else value for key, value in settings.items()}
 
 
 def _to_option(key: str, value: Any) -> str:

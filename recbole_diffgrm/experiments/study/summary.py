@@ -19,7 +19,7 @@ from recbole_diffgrm.evaluation.significance import TESTED_METRIC, paired_p_valu
 from recbole_diffgrm.experiments import run_directory
 from recbole_diffgrm.experiments.result import RunResult
 from recbole_diffgrm.experiments.results_table import SID_KEYS, Row, load_ranks, per_user_ndcg
-from recbole_diffgrm.experiments.study.plan import Plan, PlannedRun
+from recbole_diffgrm.experiments.study.plan import Plan, PlannedRun, hide_data_path
 from recbole_diffgrm.files import atomic_write, reading, write_json
 
 # (level, ranking) of the page's columns and tests
@@ -234,6 +234,8 @@ def _to_json(run: RunResult) -> dict[str, Any]:
     targets and statistics of single digits, and without checksums of files that may be gone."""
     content = asdict(run)
     del content["run_dir"], content["groups"], content["sha256"]
-    content["config"] = {key: value for key, value in run.config.items() if key in SID_KEYS} if run.sid_digest else {}
+    of_sids = {key: value for key, value in run.config.items() if key in SID_KEYS} if run.sid_digest else {}
+    data_path = run.config.get("data_path")  # not in a run that was stored before
+    content["config"] = hide_data_path(of_sids, data_path) if data_path else of_sids
     content["curve"] = [{key: value for key, value in entry.items() if key != "statistics"} for entry in run.curve]
     return content

@@ -9,7 +9,7 @@ import yaml
 from recbole_diffgrm import compare
 from recbole_diffgrm.cli.study import main
 from recbole_diffgrm.config import layers
-from recbole_diffgrm.experiments.study.plan import read_plan
+from recbole_diffgrm.experiments.study.plan import hide_data_path, read_plan
 from recbole_diffgrm.experiments.study.summary import Summary
 from tests.conftest import ROOT, run_python
 
@@ -149,6 +149,14 @@ def test_a_missing_sid_file_is_not_another_run(options):
     again = compare(["HistoryCopy"], "tiny", options["config_files"], **settings, sid_file="/nope/typo.sid")
     assert "/nope/typo.sid" in str(again.rows[0].errors[0])
     assert "--only" in run_python("-m", "recbole_diffgrm.study", "--help").stdout
+
+
+def test_stored_results_name_no_folder_of_a_machine():
+    settings = {"sid_file": "/home/me/data/Some/some.sid", "sid_num_digits": 4, "sid_text_encoder": "bundled"}
+    stored = hide_data_path(settings, "/home/me/data")
+    assert stored == {**settings, "sid_file": "{data_path}/Some/some.sid"}
+    for path in FINISHED:
+        assert '"/' not in path.read_text(encoding="utf-8"), path
 
 
 @pytest.mark.parametrize("path", FINISHED, ids=lambda path: path.stem)
