@@ -347,7 +347,8 @@ def measure_catalogues(options) -> list[dict]:
     import torch
 
     from recbole_diffgrm import memory
-    from recbole_diffgrm.generation.beam_search import LatticeConstraint, beam_search
+    from recbole_diffgrm.generation.beam_search import beam_search
+    from recbole_diffgrm.generation.constraints import LatticeConstraint
     from recbole_diffgrm.generation.item_ranking import score_leaves
     from recbole_diffgrm.generation.semantic_ids import SemanticIds
     from recbole_diffgrm.models.diffgrm.decoding import make_step

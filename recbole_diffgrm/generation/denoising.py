@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recbole_diffgrm.generation.beam_search import Beams, Branches, Children, Constraint, NoConstraint, Step
+from recbole_diffgrm.generation.beam_search import Beams, Step
+from recbole_diffgrm.generation.constraints import Branches, Children, Constraint, NoConstraint
 from recbole_diffgrm.generation.ranges import number_within
 from recbole_diffgrm.generation.semantic_ids import MASKED, SemanticIds
 

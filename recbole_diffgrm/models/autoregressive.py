@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recbole_diffgrm.generation.beam_search import Beams, Constraint, Step, TrieConstraint, beam_search
+from recbole_diffgrm.generation.beam_search import Beams, Step, beam_search
+from recbole_diffgrm.generation.constraints import Constraint, TrieConstraint
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat, keep_existing
 from recbole_diffgrm.generation.semantic_ids import MASKED
 from recbole_diffgrm.models.base import LossOutput

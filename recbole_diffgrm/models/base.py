@@ -19,7 +19,8 @@ from recbole_diffgrm.config.options import GeneralOptions, Options, SampleUnit
 from recbole_diffgrm.config.protocol import is_sampled
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.generation.beam_search import Beams, Constraint, Step
+from recbole_diffgrm.generation.beam_search import Beams, Step
+from recbole_diffgrm.generation.constraints import Constraint
 from recbole_diffgrm.generation.ranges import number_within
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models.candidates import Candidates

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from recbole_diffgrm.errors import UserError
 from recbole_diffgrm.files import read_text, reading
-from recbole_diffgrm.generation.beam_search import Constraint, LatticeConstraint, TrieConstraint, beam_search
+from recbole_diffgrm.generation.beam_search import beam_search
+from recbole_diffgrm.generation.constraints import Constraint, LatticeConstraint, TrieConstraint
 from recbole_diffgrm.generation.item_ranking import (
     GeneratedSids,
     keep_existing,

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from recbole_diffgrm.generation import lattice as lattices
-from recbole_diffgrm.generation.beam_search import LatticeConstraint, NoConstraint, TrieConstraint, beam_search
+from recbole_diffgrm.generation.beam_search import beam_search
+from recbole_diffgrm.generation.constraints import LatticeConstraint, NoConstraint, TrieConstraint
 from recbole_diffgrm.generation.semantic_ids import MASKED, distinct_sids
 from tests.generation.helpers import RandomStep, lattice_of, random_sids, trie_of
 

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from recbole_diffgrm.generation.beam_search import Beams, LatticeConstraint, NoConstraint, beam_search
+from recbole_diffgrm.generation.beam_search import Beams, beam_search
+from recbole_diffgrm.generation.constraints import LatticeConstraint, NoConstraint
 from recbole_diffgrm.generation.item_ranking import (
     GeneratedSids,
     best_score_per_sid,

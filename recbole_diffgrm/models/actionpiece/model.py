@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from recbole_diffgrm.data.splits import Split
 from recbole_diffgrm.errors import UserError
-from recbole_diffgrm.generation.beam_search import Step, TrieConstraint, beam_search
+from recbole_diffgrm.generation.beam_search import Step, beam_search
+from recbole_diffgrm.generation.constraints import TrieConstraint
 from recbole_diffgrm.generation.item_ranking import GeneratedSids, concat
 from recbole_diffgrm.generation.semantic_ids import SemanticIds
 from recbole_diffgrm.models.actionpiece.decoding import PAD_OUTPUT, Labels, combine_rankings

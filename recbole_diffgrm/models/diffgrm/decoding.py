@@ -6,7 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from recbole_diffgrm.generation.beam_search import Constraint, LatticeConstraint, NoConstraint, Step
+from recbole_diffgrm.generation.beam_search import Step
+from recbole_diffgrm.generation.constraints import Constraint, LatticeConstraint, NoConstraint
 from recbole_diffgrm.generation.semantic_ids import MASKED, SemanticIds
 from recbole_diffgrm.models.diffgrm.network import DiffGRMConfig, DiffGRMNetwork, EncodedHistory
 

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recbole_diffgrm.generation.beam_search import Beams, Constraint, Step, beam_search, normalize
+from recbole_diffgrm.generation.beam_search import Beams, Step, beam_search
+from recbole_diffgrm.generation.constraints import Constraint, normalize
 from recbole_diffgrm.generation.item_ranking import (
     GeneratedSids,
     RankedPairs,
